@@ -131,8 +131,7 @@ def pretrain(
 
         if data is not None and not isinstance(data, str | Path):
             options["data.file"], data = keep_data(data), None
-        fields = fields_of(PretrainOptions)
-        named = {name: it for name, it in options.items() if "." in name or name in fields}
+        named = {k: it for k, it in options.items() if "." in k or k in fields_of(PretrainOptions)}
         recipe, chosen = recipe_with("pretrain-mlm", {**named, "data": data}, PretrainOptions)
         output = chosen.output or Path("runs/pretrain-mlm")
         start, options["output"] = output / "start", output / "run"
@@ -141,8 +140,8 @@ def pretrain(
         if start.exists() and not any(keep.values()):
             raise ConfigError(f"{start} is there: --resume goes on, --overwrite begins anew")
         if not (start.exists() and chosen.resume):
-            sources = recipe.data.sources.values()
-            opened = [open_examples(source.file, source.columns) for source in sources]
+            columns, sources = recipe.data.columns, recipe.data.sources.values()
+            opened = [open_examples(it.file, it.columns or columns) for it in sources]
             if not opened:
                 raise ConfigError("name the training text with --data")
             texts = (first for examples in opened for first, *_ in examples)

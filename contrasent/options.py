@@ -391,8 +391,8 @@ class RunOptions(OnDevice, Replacing):
 
     data: str | list[str] | None = None
     """Text: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id.
-    Repeatable: each batch is then from one of them, by size or by the weights of
-    FILE:WEIGHT."""
+    Repeatable: each batch is then from one of them, by size or by the weights of FILE:WEIGHT;
+    '{file: FILE, weight: 0.1, objective: esimcse}' sets more of it."""
 
     columns: Annotated[Listed | None, Spelling(metavar="A,B,...")] = None
     """Sentence columns of the training text, anchor first: header names, or numbers from 0; else

@@ -74,6 +74,7 @@ def _note(path: Path, node: yaml.Node | None, above: tuple[str, ...], lines: Lin
 
 
 Column = Annotated[str, Field(coerce_numbers_to_str=True)]
+Labels = Literal["none", "nli", "scores", "lists"]
 
 
 @settings
@@ -92,8 +93,14 @@ class SourceSettings:
     columns: list[Column] | None = None
     """As data.columns, and else those."""
 
+    labels: Labels | None = None
+    """As data.labels, and else that."""
+
     prompt: str = ""
     """Text before every sentence in training."""
+
+    objective: dict[str, Any] = Field(default_factory=dict)
+    """What it has in place of settings of the recipe's objective; all of them with another name."""
 
 
 # A weight behind a colon, which neither `C:\\a.csv` nor `org/name:config` ends with.
@@ -101,13 +108,17 @@ _WEIGHTED = re.compile(r"(?P<file>.+):(?P<weight>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE]
 
 
 def _read_source(value: object) -> SourceSettings:
-    if isinstance(value, str | Path):
+    if isinstance(value, str) and value[:1] == "{" and not Path(value).exists():
+        value = _parse(value, "")
+    elif isinstance(value, str | Path):
         match = None if Path(value).exists() else _WEIGHTED.fullmatch(str(value))
         value = match.groupdict() if match else {"file": str(value)}
     if isinstance(value, SourceSettings):
         return value
     if not isinstance(value, Mapping):
         raise ConfigError(f"{shown(value)} is no source; give FILE, FILE:WEIGHT or a mapping")
+    if isinstance(name := value.get("objective"), str):
+        value = {**value, "objective": {"name": name}}
     return checked(SourceSettings, value, lambda name: f"{name} of {value.get('file')}")
 
 
@@ -117,15 +128,15 @@ class DataSettings:
 
     file: str | Sequence[SourceSettings] = ""
     """.txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset id; or a list, of
-    which each batch is from one: FILE, FILE:WEIGHT, or a mapping of file, name, weight, columns and
-    prompt."""
+    which each batch is from one: FILE, FILE:WEIGHT, or a mapping of file, name, weight, columns,
+    labels, prompt and objective."""
 
     columns: list[Column] | None = None
     """Names or numbers (from 0) of the columns: anchor, positive, hard negatives; with labels:
     premise, hypothesis, label; with scores: both sentences and the score; with lists: anchor,
     candidates, scores."""
 
-    labels: Literal["none", "nli", "scores", "lists"] = "none"
+    labels: Labels = "none"
     """With nli an example is a pair and its label, for objectives that classify: entailment,
     neutral or contradiction, or 0, 1 or 2; rows without a label (- in MultiNLI) are left out. With
     scores it is a pair and a number, larger for sentences that are more alike, or 0 and 1. With
@@ -145,19 +156,17 @@ class DataSettings:
     def _read_sources(cls, file: object) -> object:
         if not isinstance(file, str | list | tuple):
             raise ConfigError("give a file, or a list of files")
-        if len(file) == 1 and isinstance(file[0], str):
+        if len(file) == 1 and isinstance(file[0], str) and file[0][:1] != "{":
             return file[0]
         return file if isinstance(file, str) else [_read_source(it) for it in file]
 
     @property
     def sources(self) -> dict[str, SourceSettings]:
-        """The sources by their names, equal ones with a number, each with its columns."""
+        """The sources by their names, equal ones with a number."""
         sources = [SourceSettings(file=self.file)] if isinstance(self.file, str) else self.file
         names = [source.name or Path(source.file).name for source in sources]
         return {
-            name if names.count(name) == 1 else f"{name} {number}": dataclasses.replace(
-                source, columns=source.columns or self.columns
-            )
+            name if names.count(name) == 1 else f"{name} {number}": source
             for number, (name, source) in enumerate(zip(names, sources, strict=True), start=1)
             if source.file
         }
@@ -184,6 +193,15 @@ class Recipe:
 
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     """How progress is measured. The dev task is labelled: selecting by it is supervision."""
+
+    def of(self, source: SourceSettings) -> Recipe:
+        """The recipe with the columns, labels and objective of one of its sources."""
+        usual, data = {"name": _OBJECTIVE, **self.objective}, self.data
+        own = {"name": usual["name"], **source.objective}
+        objective = {**usual, **own} if own["name"] == usual["name"] else own
+        columns, labels = source.columns or data.columns, source.labels or data.labels
+        data = dataclasses.replace(data, columns=columns, labels=labels)
+        return dataclasses.replace(self, objective=objective, data=data)
 
 
 def recipes() -> dict[str, Path]:

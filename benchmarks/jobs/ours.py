@@ -59,7 +59,7 @@ class Train:
         optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, fused=True)
         self._training = loop.Training(
             encoder=encoder,
-            objective=objective.to(accelerator.device),
+            objectives={"": objective.to(accelerator.device)},
             optimizer=optimizer,
             settings=settings,
             precision=self.precision,

@@ -194,8 +194,7 @@ def _centred(metric: str, column: Vector) -> tuple[Vector, Callable[[Vector], Ve
 
     def moved(other: Vector) -> Vector:
         sums = np.bincount(group, weights=other, minlength=len(counts))
-        above = sums[::-1].cumsum()[::-1] - sums / 2
-        return (above / len(other))[group]
+        return ((sums[::-1].cumsum()[::-1] - sums / 2) / len(other))[group]
 
     return ((counts.cumsum() - counts / 2) / len(column) - 0.5)[group], moved
 

@@ -161,16 +161,18 @@ def card_text(folder: Path, name: str | None = None) -> str:
     recipe, data = section(known, "recipe"), section(known, "data")
     start = str(section(stored, "recipe", "encoder").get("name") or "a sentence encoder")
     base, start = hub_id(start), PurePath(start).name
+    usual = section(recipe, "objective").get("name") or "contrasent"
     link = base and f"[{base}](https://huggingface.co/{base})"
-    objective = str(section(recipe, "objective").get("name") or "contrasent")
-    title = name or f"{start} trained with {objective}"
+    file = section(recipe, "data").get("file") or ""
+    sources = file if isinstance(file, list) else [{"file": file}]
+    names = [*dict.fromkeys(str(section(it, "objective").get("name") or usual) for it in sources)]
+    title = name or f"{start} trained with {', '.join(names)}"
     scores, before = _main(known.get("scores")), _main(known.get("scores_before"))
     modules = read_json(folder / "modules.json")
     is_ours = any(module["type"].startswith("contrasent.") for module in modules)
     files = [folder / module["path"] / "config.json" for module in modules if module["path"]]
     configs = [stored, *(read_json(it) for it in files if it.is_file())]
-    file = section(recipe, "data").get("file") or ""
-    texts = [str(source["file"]) for source in file] if isinstance(file, list) else [str(file)]
+    texts = [str(source["file"]) for source in sources]
     ids = [it.partition(":")[0].partition("@")[0] for it in texts]
     sets = [it for it in ids if "/" in it and hub_id(it) and not PurePath(it).suffix]
     dataset = ", ".join(f"[{it}](https://huggingface.co/datasets/{it})" for it in sets)
@@ -181,7 +183,7 @@ def card_text(folder: Path, name: str | None = None) -> str:
     metadata: dict[str, Any] = {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
-        "tags": [*_TAGS, *([objective] if recipe else [])],
+        "tags": [*_TAGS, *(names if recipe else [])],
     }
     metadata |= {"base_model": base} if base else {}
     metadata |= {"datasets": sets} if sets else {}

@@ -97,6 +97,7 @@ class Objective(nn.Module, ABC):
     provides_views: bool = False  # `prepare` adds views to those of the data, or makes them differ
     aligned: bool = True  # the second view is a positive of the first: their alignment is logged
     has_roles: bool = False  # the first view is a query and the others are documents
+    alone: bool = False  # what it saves is not what a run with other objectives can save
     max_tokens: int | None = None  # the longest sentence that its own transformers take
     spans: Spans | None = None  # its views are spans of documents, drawn as this says
     # What it computes of tokens it computes part by part, of token states it reads those of the
@@ -105,7 +106,8 @@ class Objective(nn.Module, ABC):
 
     def __init__(self, config: Any = None, start: Start | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config, encoder = config, start and start.encoder
+        self._device = str(encoder.device) if encoder else None  # of encoders that it follows
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -161,7 +163,7 @@ class ContrastConfig:
     """tau; the cosine is divided by it."""
 
     head: Literal["mlp", "batchnorm", "none"] = "mlp"
-    """A head that is trained and then dropped."""
+    """A head that is trained and then dropped: Linear+Tanh (mlp), DiffCSE's (batchnorm), none."""
 
     exclude_duplicates: bool = True
     """Leave candidates with the text of the anchor or of its positive out of the negatives."""
@@ -230,8 +232,8 @@ class Matryoshka(Objective):
                 f"many dimensions as these have, but this one needs {unsuited[0]}; leave it out, "
                 "or choose another, such as simcse"
             )
-        traits = "views needs aligned spans max_tokens needs_pairs has_roles takes_fewer"
-        for name in traits.split():
+        traits = "views needs aligned alone spans max_tokens needs_pairs has_roles takes_fewer"
+        for name in (*traits.split(), "columns", "save"):  # all but what a batch is scored by
             setattr(self, name, getattr(whole, name))
         self.weights = {start.width: weights.get(start.width, 1.0), **weights}
         parts = {
@@ -239,9 +241,6 @@ class Matryoshka(Objective):
             for size in self.weights
         }
         self.parts = nn.ModuleDict({str(size): part for size, part in parts.items()})
-
-    def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
-        return self._whole().columns(examples, show_progress)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         terms = Terms({})
@@ -251,12 +250,6 @@ class Matryoshka(Objective):
             terms.update({f"{name}_{size}": weight * it for name, it in of_size.items()})
             terms.measures.update({f"{name}_{size}": it for name, it in of_size.measures.items()})
         return terms
-
-    def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
-        self._whole().save(encoder, folder, info)
-
-    def _whole(self) -> Objective:
-        return cast(Objective, self.parts[str(max(self.weights))])
 
 
 def available() -> list[str]:

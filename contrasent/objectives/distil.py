@@ -66,7 +66,7 @@ class Distil(Objective):
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
         self.views, self._width = start.data_views, start.width
-        self._device = str(start.encoder.device) if start.encoder else None
+        self.alone = config.space != "student"
         # rows whose principal components all sources get, and their key in the cache
         self._first: tuple[np.ndarray, list[Any]] | None = None
         if config.teacher and config.space != "student":

@@ -120,7 +120,7 @@ class Mlm(Objective):
     """Predict the hidden tokens of each sentence; data with several per example is refused."""
 
     config_class = Config
-    in_parts = True
+    in_parts = alone = True
     views = 1
     needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
 

@@ -19,7 +19,7 @@ from contrasent.data.examples import Examples
 from contrasent.functional import cosine_matrix, dot_matrix, jensen_shannon, list_mle, list_net
 from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoded
-from contrasent.objectives import Contrast, ContrastConfig, Share, Start, Terms
+from contrasent.objectives import Contrast, ContrastConfig, Share, Terms
 from contrasent.objectives.distil import embedded
 from contrasent.settings import settings
 
@@ -59,10 +59,6 @@ class RankCSE(Contrast):
     config_class = Config
     views = 2
     needs = frozenset({Need.TARGETS})
-
-    def __init__(self, config: Config, start: Start) -> None:
-        super().__init__(config, start)
-        self._device = str(start.encoder.device) if start.encoder else None
 
     def columns(self, examples: Examples, show_progress: bool = False) -> Mapping[Need, np.ndarray]:
         config = self.config

@@ -42,9 +42,6 @@ class Config(ContrastConfig):
     hard_negative_weight: PositiveFloat = 1.0
     """alpha of eq. 8, the weight of an anchor's own hard negatives in the sum."""
 
-    head: Literal["mlp", "batchnorm", "none"] = "mlp"
-    """A head that is trained and then dropped: Linear+Tanh (mlp), DiffCSE's (batchnorm), none."""
-
     keep_head: bool = False
     """Save the trained mlp in head/: `contrasent evaluate RUN --head mlp` scores with it."""
 
@@ -87,6 +84,7 @@ class SimCSE(Contrast):
             )
         if config.keep_head and config.head != "mlp":
             raise ConfigError(f"objective.keep_head keeps an mlp, objective.head is {config.head}")
+        self.alone = config.keep_head
         if config.unsupervised_weight:
             self.needs = frozenset({Need.TOKENS})
         self.mlm = nn.ModuleDict()

@@ -35,6 +35,7 @@ class Combination:
     generator_tokens: int | None = None
     processes: int = 1
     prompts: Sequence[str] = ()
+    several: bool = False  # other sources have other objectives
 
 
 _READ_BY = {
@@ -146,7 +147,17 @@ def _of_data(c: Combination, objective: Objective) -> Iterator[Row]:
         objective.needs_pairs and c.data_views == 1,
         f"the objective {name} takes pairs here, but the data has {example_of(1)}; set data.file "
         "to one of two columns or more (anchor, positive, hard negatives), or choose a recipe for "
-        "single sentences, such as unsup-simcse",
+        "single sentences, such as unsup-simcse; a source may have an objective of its own",
+    )
+    yield (
+        c.several and objective.alone,
+        f"the objective {name} changes what is saved, which sources with other objectives would "
+        "share; give all sources this one, or leave out objective.keep_head and objective.space",
+    )
+    yield (
+        c.several and not recipe.train.bias_correction,
+        "train.bias_correction is false, which takes all weights to change in every step, but the "
+        f"weights of the objective {name} change in those of its sources alone; set it to true",
     )
     for kind, side in SIDE_COLUMNS.items():
         what, columns = side.name.lower().replace("_", " "), ", ".join(SPECS[side.rows].roles)

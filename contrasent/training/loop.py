@@ -219,7 +219,7 @@ class Training:
     """The moving parts of a run."""
 
     encoder: SentenceEncoder  # embeds the sentences; of a run with two encoders, the first views
-    objective: Objective  # with its own new weights
+    objectives: Mapping[str, Objective]  # with their new weights, by ``origin`` of a batch
     optimizer: Optimizer  # of the parameters of ``modules``
     settings: TrainSettings
     precision: str  # of the matrix products, ``fp32`` or ``bf16``
@@ -232,7 +232,9 @@ class Training:
     @property
     def modules(self) -> dict[str, nn.Module]:
         """The trained modules by the names that they have in a saved state."""
-        modules: dict[str, nn.Module] = {"encoder": self.encoder, "objective": self.objective}
+        modules: dict[str, nn.Module] = {"encoder": self.encoder}
+        for number, objective in enumerate(dict.fromkeys(self.objectives.values())):
+            modules[f"objective{number or ''}"] = objective
         return modules if self.twin is None else {**modules, "twin": self.twin}
 
 
@@ -245,16 +247,19 @@ def run(
     is done with the weights after so many updates, so that the metrics of all steps are waited for.
     ContrasentError if loss or gradient are not finite.
     """
-    objective, optimizer = training.objective, training.optimizer
-    settings, device = training.settings, training.encoder.device
+    settings, device, optimizer = training.settings, training.encoder.device, training.optimizer
     parameters, metrics = trainable_parameters(*training.modules.values()), MetricsReader()
     processes, precision = training.split.processes, training.precision
     encoder, twin, fixed = training.encoder, training.twin, training.fixed_dropout
-    embed = embedding(encoder, objective, settings, precision, twin=twin, fixed_dropout=fixed)
+    embed = {
+        it: embedding(encoder, it, settings, precision, twin=twin, fixed_dropout=fixed)
+        for it in training.objectives.values()
+    }
     keep_freed_memory()
     for module in training.modules.values():
         module.train()
     for loaded in batches:
+        objective = training.objectives[loaded.origin]
         step_split = splitting(training.split, settings.seed, progress.step)
         with matrix_precision(precision, device), step_split:
             batch = loaded.to(device)
@@ -262,7 +267,7 @@ def run(
                 batch = training.mlm_view(batch)
             batch = replace(objective.prepare(batch), origin=loaded.origin)
             with record_function("encoder"):
-                encoded, backward_through_encoder = embed(batch)
+                encoded, backward_through_encoder = embed[objective](batch)
             terms = objective(encoded, batch)
         loss = torch.stack(list(terms.values())).sum()
         with record_function("backward"):
@@ -281,7 +286,8 @@ def run(
         with record_function("update"):
             set_rate(optimizer, settings, rate, progress.step)
             update(optimizer, norm, settings.clip)
-            objective.after_step()
+            for it in embed:
+                it.after_step()
         progress.step += 1
         if is_due(progress.step):
             _require_finite(training, batch, progress.step)

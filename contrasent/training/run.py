@@ -367,7 +367,7 @@ class Session:
                 {} if score is None else {score.name: score.score}
             ),
         }
-        save_encoders(target, *encoders, info, self.parts.objective.save)
+        save_encoders(target, *encoders, info, next(iter(self.parts.objectives.values())).save)
 
     def save_state(self) -> None:
         """Write the state from which the run goes on."""

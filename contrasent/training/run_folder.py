@@ -39,14 +39,20 @@ _UNFINISHED = re.compile(r"\.(?P<name>.+?)(\.\d+)?\.(partial|previous)")
 
 
 def complete(recipe: Recipe) -> Recipe:
-    """``recipe`` with every setting of its objective, also those left to the default."""
+    """``recipe`` with every setting of its objectives, also those left to the default."""
     from contrasent.objectives import MATRYOSHKA, config_of  # loads torch
 
-    given = {"name": "simcse", **recipe.objective}
-    name = str(given.pop("name"))
-    dimensions = {key: given.pop(key) for key in MATRYOSHKA if key in given}
-    settings = asdict(config_of(name, {**given, **dimensions}))
-    return replace(recipe, objective={"name": name, **settings, **dimensions})
+    def whole(given: Mapping[str, Any]) -> dict[str, Any]:
+        name, own = str(given["name"]), {key: it for key, it in given.items() if key != "name"}
+        dimensions = {key: own[key] for key in MATRYOSHKA if key in own}
+        return {"name": name, **asdict(config_of(name, own)), **dimensions}
+
+    recipe = replace(recipe, objective=whole({"name": "simcse", **recipe.objective}))
+    file = recipe.data.file
+    if not isinstance(file, str):
+        own = (it.objective and whole(recipe.of(it).objective) for it in file)
+        file = [replace(it, objective=each) for it, each in zip(file, own, strict=True)]
+    return replace(recipe, data=replace(recipe.data, file=file))
 
 
 def environment() -> dict[str, Any]:

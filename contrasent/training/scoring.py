@@ -78,11 +78,12 @@ def tasks_of(
 ) -> tuple[DevTask | None, Suite | None, dict[str, HeldOutTask]]:
     """The task that selects ``best``, those scored before and after, and what is held out.
 
-    Of several ``texts`` each is a task of its own, by its name, if it makes enough queries.
+    Of several ``texts``, none of them labelled, each is a task of its own, by its name, if it makes
+    enough queries.
     """
     settings = recipe.evaluation
     dev, final = None if holds_out else dev_task(settings), final_tasks(settings)
-    of_text = recipe.data.labels == "none" and settings.task in ("auto", HELD_OUT)
+    of_text = bool(texts) and settings.task in ("auto", HELD_OUT)
     if dev is not None or holds_out is False or not of_text:
         return dev, final, {}
     tried = {
@@ -104,8 +105,7 @@ def tasks_of(
     tasks = tuple(it.task for it in held.values())
     for task in tasks:
         logger.info("%s select `best`: %s", task.name.heading, task.description)
-    names = tuple(task.name for task in tasks)
-    proxy = Suite(((RETRIEVAL, TaskData(names, tasks)),), Options())
+    proxy = Suite(((RETRIEVAL, TaskData(tuple(task.name for task in tasks), tasks)),), Options())
     if final is None and settings.final == "auto":
         final = proxy
     return DevTask(proxy, METRICS[0]), final, held

@@ -77,10 +77,12 @@ def prepare(
         raise ConfigError(f"name {missing}")
     settings, evaluation = recipe.train, recipe.evaluation
     sources, whole = recipe.data.sources, dict[str, Examples]()
+    recipes = {name: recipe.of(source) for name, source in sources.items()}
     for name, source in sources.items():
         with _naming(name, sources):
-            text = whole[name] = open_training(source.file, recipe.data.labels, source.columns)
-            refuse(Combination(recipe, text.views))
+            chosen = recipes[name].data
+            text = whole[name] = open_training(source.file, chosen.labels, chosen.columns)
+            refuse(Combination(recipes[name], text.views))
             text.require(2)
             logger.info("data: %s", text.columns)
     dev = final = followed = None
@@ -88,7 +90,8 @@ def prepare(
     if (evaluation.task, evaluation.final) != ("none", "none"):
         from contrasent.training.scoring import tasks_of
 
-        dev, final, held = tasks_of(recipe, whole, holds_out)
+        plain = {name: it for name, it in whole.items() if recipes[name].data.labels == "none"}
+        dev, final, held = tasks_of(recipe, plain, holds_out)
     if evaluation.geometry_every is not None:
         from contrasent.evaluation.sts_data import RatedPairs
 
@@ -96,31 +99,32 @@ def prepare(
 
     encoder = _trained_encoder(recipe, device)
     mlm_view = MlmView.of(recipe.view, encoder) if recipe.view.name == "mlm" else None
-    options = dict(recipe.objective)
-    objective = build(
-        str(options.pop("name")),
-        options,
-        width=encoder.full_width,
-        data_views=max(text.views for text in whole.values()),
-        encoder=encoder,
-        batch_size=settings.batch_size,
-    ).to(device)
-    longest = mlm_view.generator.max_tokens if mlm_view else None
-    parts, texts = (objective, encoder, longest, split.processes), dict[str, Examples]()
+    how: dict[str, Any] = {"encoder": encoder, "width": encoder.full_width}
+    how["batch_size"], objectives = settings.batch_size, dict[str, Objective]()
+    for name, own in recipes.items():
+        alike = [it for it in recipes if recipes[it].objective == own.objective]
+        options, how["data_views"] = dict(own.objective), max(whole[it].views for it in alike)
+        with _naming(name, sources):
+            made = objectives.get(alike[0]) or build(str(options.pop("name")), options, **how)
+        objectives[name] = made.to(device)
+    several = len(set(objectives.values())) > 1
+    longest, texts = mlm_view.generator.max_tokens if mlm_view else None, dict[str, Examples]()
     for name, source in sources.items():
+        objective = objectives[name]
         text = _trained_text(whole[name], source, held.get(name), objective, encoder)
         with _naming(name, sources):
-            refuse(Combination(recipe, whole[name].views, *parts, text.prompts))
+            given = recipes[name], whole[name].views, objective, encoder, longest
+            refuse(Combination(*given, split.processes, text.prompts, several))
         texts[name] = text
-    plain = [name for name, text in texts.items() if not text.prompts]
-    if not objective.has_roles and plain and (prompt := encoder.conventions.resolve()):
+    bare = [name for name, it in texts.items() if not (it.prompts or objectives[name].has_roles)]
+    if bare and (prompt := encoder.conventions.resolve()):
         logger.warning(
             "%s puts %r before every sentence that it encodes, but not in training; put it before "
             "those of %s to train with it",
-            *(recipe.encoder.name, prompt, ", ".join(plain)),
+            *(recipe.encoder.name, prompt, ", ".join(bare)),
         )
-    single = any(text.views == 1 for text in whole.values())
-    copies = single and objective.views > 1 and not objective.provides_views
+    single = [objectives[name] for name, text in whole.items() if text.views == 1]
+    copies = any(it.views > 1 and not it.provides_views for it in single)
     of_noise = copies and recipe.view.name == "dropout"
     if of_noise and recipe.encoder.dropout is None and not encoder.backbone.has_dropout:
         logger.warning(
@@ -134,7 +138,7 @@ def prepare(
     views, loaders = dict[str, Views](), dict[str, Loader]()
     for name, text in texts.items():
         with _naming(name, sources):
-            read = _views(recipe, text, objective, encoder.tokenizer, show_progress)
+            read = _views(recipe, text, objectives[name], encoder.tokenizer, show_progress)
             views[name], loaders[name] = read, Loader(read.source, **order)
         counts = len(read.source.examples), read.source.views
         logger.info("%s: %d examples of %d sentences; %s", name, *counts, read.left_out)
@@ -155,8 +159,8 @@ def prepare(
     return RunParts(
         encoder=encoder,
         twin=twin,
-        objective=objective,
-        optimizer=optimizer_of(settings, trainable_parameters(encoder, objective, twin)),
+        objectives=objectives if len(sources) > 1 else {"": objectives[name]},
+        optimizer=optimizer_of(settings, trainable_parameters(encoder, *objectives.values(), twin)),
         settings=settings,
         precision=encoder.resolve_precision(settings.precision),
         steps=settings.max_steps or settings.epochs * loader.steps_per_epoch,

@@ -106,7 +106,7 @@ def gradients(case, masked_lm, how):
     torch.manual_seed(1)
     training = loop.Training(
         encoder=encoder,
-        objective=objective,
+        objectives={"": objective},
         optimizer=SimpleNamespace(),
         settings=TrainSettings(gradcache_chunk=how.chunk),
         precision="fp32",

@@ -66,15 +66,21 @@ def torchrun(*words):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_torchrun_trains_and_scores_the_runs_of_one_process(recipe, text_file, tiny_bert, tmp_path):
+def test_torchrun_trains_and_scores_the_runs_of_one_process(
+    recipe, text_file, triplet_file, tiny_bert, tmp_path
+):
     pairs = str(write_pairs(tmp_path / "pairs.tsv"))
     changes = {"evaluation.task": pairs, "evaluation.final": pairs, "encoder.dropout": 0.0}
     changes |= {"train.max_steps": 6, "train.precision": "fp32", "evaluation.every": 3}
     changes |= {"evaluation.geometry_every": 3, "evaluation.geometry_pairs": f"{pairs}>3"}
-    one = recipe(**{key.replace(".", "__"): value for key, value in changes.items()})
+    sources = [str(text_file), {"file": str(triplet_file), "objective": {"hard_negatives": 1}}]
+    one = recipe(
+        data__file=sources, **{key.replace(".", "__"): value for key, value in changes.items()}
+    )
     train(one, tmp_path / "one")
     settings = [word for key, value in changes.items() for word in (f"--{key}", value)]
-    words = ["train", "unsup-simcse", "--encoder", tiny_bert, "--data", text_file]
+    words = ["train", "unsup-simcse", "--encoder", tiny_bert]
+    words += [word for source in map(json.dumps, sources) for word in ("--data", source.strip('"'))]
     words += ["--device", "cpu", "--lr", 1e-3, "--batch-size", 8, "--output", tmp_path / "two"]
     said = torchrun(*words, *settings, "--seeds", "42,43")
     assert said.returncode == 0, said.stderr

@@ -160,6 +160,8 @@ CASES = [
     ({}, {}, {"recipe": "distil"}, "distil follows the embeddings of another|name a folder"),
     ({}, {"needs_pairs": True}, {}, "simcse takes pairs here|1 sentence per|set data.file"),
     ({}, LABELS, {}, "simcse reads labels|data.labels is none; set it to nli"),
+    ({}, {"alone": True}, {"several": True}, "simcse changes what is saved|leave out"),
+    ({"train.bias_correction": False}, {}, {"several": True}, "correction is false|simcse|to true"),
     ({"data.labels": "nli"}, {}, {}, "data.labels is nli|every pair for a positive|leave it"),
     ({"data.labels": "nli"}, SCORES, {}, "reads scores|is nli; set it to scores"),
     ({}, LISTS, {}, "reads candidate scores: anchor, candidate 1|is none; set it to lists"),

@@ -3,7 +3,9 @@
 import json
 import re
 
+import numpy as np
 import pytest
+import torch
 from helpers.command_line import refused, worked
 from helpers.interrupted import kill_after
 from helpers.run_files import RunFiles, logged_losses, weights
@@ -12,8 +14,12 @@ from helpers.tiny_sentences import sentence, write
 import contrasent
 from contrasent.data.examples import keep_rows
 from contrasent.errors import ConfigError, ContrasentError, DataError
+from contrasent.objectives import build
 from contrasent.recipe import load_recipe
+from contrasent.training import loop
 from contrasent.training.run import train
+from contrasent.training.run_folder import complete
+from contrasent.training.setup import prepare
 
 
 @pytest.fixture
@@ -22,26 +28,19 @@ def qa_file(tmp_path):
     return write(tmp_path / "qa.jsonl", map(json.dumps, rows))
 
 
-def losses(metrics):
-    """The name of the loss of a source in each step."""
-    steps = [line for line in metrics if "loss" in line]
-    named = [[key for key in line if key.startswith("loss_")] for line in steps]
-    assert all(len(names) == 1 for names in named)
-    assert all(line[name] == line["loss"] for line, (name,) in zip(steps, named, strict=True))
-    return [name for (name,) in named]
-
-
 def test_a_run_on_several_sources_is_resumed_bit_for_bit(
     recipe, tmp_path, triplet_file, qa_file, text_file
 ):
     qa = {"file": str(qa_file), "columns": ["q", "a"], "weight": 0.4, "prompt": "faq: "}
-    loaded = recipe(
-        data__file=[f"{triplet_file}:0.4", qa, str(text_file)], train__epochs=2, evaluation__every=6
-    )
+    text = {"file": str(text_file), "objective": "esimcse"}
+    sources = [f"{triplet_file}:0.4", qa, text]
+    loaded = recipe(data__file=sources, train__epochs=2, evaluation__every=6)
     result = train(loaded, tmp_path / "whole")
     whole = RunFiles.read(tmp_path / "whole")
     assert result.steps == 2 * (5 + 3 + 5)
-    named = losses(whole.metrics)
+    steps = [line for line in whole.metrics if "loss" in line]
+    named = [name for line in steps for name in line if name.startswith("loss_")]
+    assert all(line[name] == line["loss"] for line, name in zip(steps, named, strict=True))
     names = {"loss_triplets.csv": 5, "loss_qa.jsonl": 5, "loss_text.txt": 3}
     for epoch in (named[:13], named[13:]):
         assert {name: epoch.count(name) for name in names} == names
@@ -56,24 +55,61 @@ def test_a_run_on_several_sources_is_resumed_bit_for_bit(
         assert RunFiles.read(tmp_path / f"cut{calls}") == whole
 
 
+def gradient(weights):
+    """Of all weights end to end; not a number where a step leaves one out."""
+    none = torch.tensor(torch.nan)
+    return torch.cat(
+        [(none.expand_as(it) if it.grad is None else it.grad).ravel() for it in weights]
+    )
+
+
+@pytest.mark.parametrize("chunk", [None, 5], ids=["whole", "in chunks"])
+def test_steps_are_those_of_each_objective_alone(
+    chunk, recipe, triplet_file, qa_file, text_file, pairs_file, monkeypatch
+):
+    qa, texts = {"columns": ["q", "a"]}, {"objective": {"name": "esimcse", "queue": 6}}
+    rated = {"objective": {"name": "scored_pairs"}, "labels": "scores", "columns": ["0", "1", "2"]}
+    files = {triplet_file: {}, qa_file: qa, text_file: texts, pairs_file: rated}
+    settings = {"train__schedule": "constant", "train__optimizer": "sgd"}
+    settings |= {"train__gradcache_chunk": chunk, "encoder__dropout": 0.0 if chunk else 0.1}
+    data = [{"file": str(file), **more} for file, more in files.items()]
+    loaded = complete(recipe("sup-simcse", data__file=data, **settings))
+    found, update, parts = [], loop.update, prepare(loaded, torch.device("cpu"))
+    weights = loop.trainable_parameters(*parts.modules.values())
+    kept = lambda *given: (found.append(gradient(weights)), update(*given))  # noqa: E731
+    monkeypatch.setattr(loop, "update", kept)
+    batches = [parts.loader.batch(step) for step in range(parts.steps)]
+    torch.manual_seed(1)
+    steps = [it for each in loop.run(parts, iter(batches), loop.Progress(), bool) for it in each]
+    seen = {it.source: it.sentences // it.examples for it in steps}
+    assert seen == {"triplets.csv": 3, "qa.jsonl": 2, "text.txt": 2, "pairs.tsv": 2}
+
+    parts = prepare(loaded, torch.device("cpu"))
+    encoder, alone = parts.encoder.train(), {}
+    own = [("simcse", {"head": "none"}), ("esimcse", {"queue": 6}), ("scored_pairs", {})]
+    for (kind, how), name in zip(own, ("triplets.csv", "text.txt", "pairs.tsv"), strict=True):
+        alone[name] = build(kind, how, width=16, data_views=seen[name], encoder=encoder).train()
+        alone[name].load_state_dict(parts.objectives[name].state_dict())
+    weights = loop.trainable_parameters(encoder, *alone.values())
+    optimizer = torch.optim.SGD(weights, lr=loaded.train.learning_rate)
+    torch.manual_seed(1)
+    for step, batch, expected in zip(steps, batches, found, strict=True):
+        optimizer.zero_grad()
+        objective = alone.get(step.source, alone["triplets.csv"])  # pairs share that of triplets
+        loss = sum(objective(encoder(batch), batch).values())
+        loss.backward()
+        assert loss.item() == pytest.approx(step.loss, rel=1e-5)
+        atol = 1e-5 * float(expected.nan_to_num().norm())
+        torch.testing.assert_close(gradient(weights), expected, rtol=0, atol=atol, equal_nan=True)
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        alone["text.txt"].after_step()
+
+
 def test_a_source_alone_is_what_a_file_is(recipe, tmp_path, triplet_file):
     alone = train(recipe("sup-simcse", data__file=[str(triplet_file)]), tmp_path / "list")
     plain = train(recipe("sup-simcse", data__file=str(triplet_file)), tmp_path / "file")
     assert weights(alone.last.parent) == weights(plain.last.parent)
-
-
-def test_pairs_beside_triplets_have_no_hard_negatives(recipe, tmp_path, triplet_file, qa_file):
-    qa = {"file": str(qa_file), "columns": ["q", "a"]}
-    steps = []
-    train(
-        recipe("sup-simcse", data__file=[f"{triplet_file}:1", {**qa, "weight": 1}]),
-        tmp_path / "run",
-        on_step=steps.append,
-    )
-    assert {(it.source, it.sentences // it.examples) for it in steps} == {
-        ("triplets.csv", 3),
-        ("qa.jsonl", 2),
-    }
 
 
 def test_every_source_has_its_own_targets(recipe, trained, tmp_path, triplet_file, text_file):
@@ -95,6 +131,7 @@ def test_every_source_has_its_own_targets(recipe, trained, tmp_path, triplet_fil
         (["a.csv:-1", "b"], "weight of a.csv cannot be '-1'"),
         ([{"file": "a.csv", "weigth": 2}], "Did you mean 'weight'?"),
         ([7], "7 is no source"),
+        (["{file: a.csv, columns"], "'{file: a.csv, columns' is no source; give FILE"),
         (7, "give a file, or a list of files"),
     ],
 )
@@ -135,6 +172,13 @@ def test_what_one_source_lacks_is_told_with_its_name(recipe, tmp_path, triplet_f
     prompted = [{"file": both[1], "prompt": "a: "}, {"file": both[1], "name": "again"}]
     crops = {"data__file": prompted, "view__name": "crop"}
     assert said("unsup-simcse", **crops).startswith("text.txt: the prompt 'a: ' would be edited")
+    distil = {"name": "distil", "space": "teacher", "teacher": str(tmp_path / "teacher.npy")}
+    np.save(tmp_path / "teacher.npy", np.zeros((40, 16), np.float32))
+    for settings in ({"keep_head": True}, distil):
+        odd = {"file": str(text_file), "objective": settings}
+        assert "changes what is saved" in said("unsup-simcse", data__file=[both[1], odd])
+    odd = {"file": str(text_file), "objective": {"quue": 1}}
+    assert said(data__file=[both[0], odd]).startswith("unknown setting of 'objective': 'quue'. Did")
     greedy = {"data__file": [f"{both[1]}:1", both[1]], "evaluation__task": "none"}
     assert said("unsup-simcse", **greedy).startswith("text.txt 2: the weights leave it none of")
 
@@ -158,8 +202,12 @@ def test_several_files_from_the_command_line_and_from_python(desk, tiny_bert):
     write(desk / "text.txt", [sentence(n, 4) for n in range(30)])
     how = ["--encoder", str(tiny_bert), "--max-steps", "4", "--batch-size", "8"]
     how += ["--evaluation.task", "none", "--evaluation.final", "none"]
-    worked("train", "unsup-simcse", "--data", "text.txt", "--data", "more.txt:0.25", *how)
+    more = "{file: more.txt, weight: 0.25, objective: {name: esimcse, queue: 9}}"
+    worked("train", "unsup-simcse", "--data", "text.txt", "--data", more, *how)
     run = desk / "runs" / "unsup-simcse"
+    own = load_recipe(run / "recipe.yaml").data.sources["more.txt"].objective
+    assert (own["name"], own["queue"], own["momentum"]) == ("esimcse", 9, 0.995)
+    assert "trained with simcse, esimcse" in (run / "last" / "README.md").read_text()
     kept = json.loads((run / "data.json").read_text())["sources"]
     assert {name: it["batches"] for name, it in kept.items()} == {"text.txt": 6, "more.txt": 2}
     said = refused("train", "unsup-simcse", "--data", "a", "--data", "b", "--data.file", "c", *how)
