@@ -129,6 +129,7 @@ _OUT_OF_MILVUS = ((rows_of_index, "index info out"),)
 _REMOVE = "index remove out 3"
 _INDEX = {"mark": "out/manifest.json", "after": (_REMOVE,)}
 _SYNC = "index sync out files"
+_REEMBED = "index reembed out --encoder words.txt"
 _TIDY = "index remove out none --missing-ok"
 _FETCH = "data fetch wiki1m --data-dir out --url wiki.txt"
 _MINE = "data mine bert anchors.tsv --corpus text.txt --margin 0 --output out.csv"
@@ -190,6 +191,7 @@ _ROWS = (
         after=(_TIDY,),
         is_read=True,
     ),
+    Row("index reembed", _REEMBED, before=(_BUILD, _ADD), is_read=True),
     Row(
         "index optimize",
         "index optimize out --kind hnsw",
