@@ -471,10 +471,12 @@ def _opened(folder: Path, last: object = None) -> Snapshot | MilvusRows:
     while True:
         try:
             return Snapshot.open(folder, manifest)
-        except CheckpointError:  # a writer may have replaced files since the manifest was read
+        except CheckpointError as error:  # a writer may have replaced files since it was read
             before, manifest = manifest, read_manifest(folder)
             if manifest == before:
-                raise
+                whole = Snapshot.open(folder, replace(manifest, ann=None))
+                warn(f"{error}; until then it is searched exactly")
+                return whole
 
 
 def _embedded(

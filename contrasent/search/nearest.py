@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from contrasent.encode.vectors import FORMS, SmallVectors, Vectors, quantized
+from contrasent.encode.vectors import FORMS, SmallVectors, Vectors
 from contrasent.errors import ConfigError, pick
 from contrasent.files import readable, writing
 from contrasent.metrics import pair_similarities
@@ -27,6 +27,7 @@ _EXTRA = 8
 _CHUNK, _SMALL = 65_536, 4_096  # rows; of small vectors, so many are float32 at once
 
 Live = np.ndarray | None  # ``(N,)`` bool: the rows that were not removed; None if none was
+Recall = Callable[[Sequence[Vectors], "Ann | None"], float]
 
 
 def nearest(
@@ -161,7 +162,7 @@ def text_similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto"
     return float(np.clip(score, -1.0, 1.0) if similarity_of(encoder) == "cosine" else score)
 
 
-_TARGET, _MEASURED, _MEASURED_AT = 0.97, 500, 10
+_TARGET, _LEAST_GAIN, _MEASURED, _MEASURED_AT = 0.97, 0.005, 500, 10
 _TRAINING_CODES = 32_768  # rows that a rotation and codes are trained with
 _CELL_ROWS = 64  # rows that a cell of an inverted file is trained with
 _CALIBRATED = 100  # texts without which ranges of bytes are too narrow for others
@@ -188,13 +189,16 @@ def _ivfpq(faiss: Any, width: int, rows: int, metric: int) -> tuple[Any, int]:
     return index, max(_CELL_ROWS * cells, _TRAINING_CODES)
 
 
-def _ivfpq_search(faiss: Any, effort: int, _: int, only: Any) -> Any:
+def _ivf_search(faiss: Any, effort: int, _: int, only: Any) -> Any:
     cells = faiss.SearchParametersIVF(sel=only, nprobe=effort)
     return faiss.SearchParametersPreTransform(index_params=cells)
 
 
-def _bits(faiss: Any, width: int, *_: int) -> tuple[Any, int]:
-    return faiss.IndexBinaryFlat(-(-width // 8) * 8), 1
+def _rabitq(faiss: Any, width: int, rows: int, metric: int) -> tuple[Any, int]:
+    cells = min(int(rows**0.5), rows // 39)
+    index = faiss.index_factory(width, f"RR{width},IVF{cells},RaBitQ", metric)
+    faiss.downcast_index(index.index).qb = 8  # bits of a query
+    return index, _CELL_ROWS * cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,19 +210,17 @@ class IndexKind:
     # (faiss, D, rows, its metric) -> an empty index, and the number of rows to train it with
     make: Any = None
     parameters: Any = None  # (faiss, effort, candidates, selector of rows) -> those of a search
-    # least and most nodes visited (efSearch), cells (nprobe), or candidates of bits per ``top_k``
-    effort: tuple[int, int] = (1, 1)
-    # candidates per ``top_k``: a byte per dimension orders them better than a quarter; 0: effort
+    effort: tuple[int, int] = (1, 1)  # least and most nodes visited (efSearch), or cells (nprobe)
+    # candidates per ``top_k``: a byte per dimension orders them better than a quarter, or a bit
     rescore: int = 1
-    is_binary: bool = False  # for faiss
     milvus: dict[str, Any] | None = None  # Milvus's parameters of it
 
 
 KINDS = {
     "flat": IndexKind(50_000),
     "hnsw": IndexKind(300_000, 1, _hnsw, _hnsw_search, (32, 1024), 4),
-    "ivfpq": IndexKind(inf, 10_000, _ivfpq, _ivfpq_search, (8, 1024), 20),
-    "binary": IndexKind(0, 100, _bits, None, (4, 1024), 0, is_binary=True),
+    "ivfpq": IndexKind(inf, 10_000, _ivfpq, _ivf_search, (8, 1024), 20),
+    "binary": IndexKind(0, 100, _rabitq, _ivf_search, (8, 1024), 64),
     "milvus": IndexKind(milvus={"index_type": "FLAT"}),
     "milvus-hnsw": IndexKind(
         milvus={"index_type": "HNSW", "params": {"M": 32, "efConstruction": 100}}
@@ -259,7 +261,7 @@ class AnnInfo:
     kind: str  # a name of :data:`KINDS`
     rows: PositiveInt  # rows that it covers
     effort: PositiveInt  # nodes visited (efSearch), or cells (nprobe)
-    # share of the exact 10 nearest rows that are found, for rows as queries, each without itself
+    # share of the exact 10 nearest rows that are found; of small vectors that are new, of float32's
     recall: float
     queries: PositiveInt  # how many of them
 
@@ -269,7 +271,7 @@ class VectorsInfo:
     """What vectors are kept as, and how well they find what float32 ones do, when it was built."""
 
     form: Literal["float32", "float16", "int8"] = "float32"
-    recall: float = 1.0  # measured as that of `AnnInfo`, which is beside vectors of this form
+    recall: float = 1.0  # measured as that of `AnnInfo`
 
 
 def write_ann(
@@ -279,6 +281,7 @@ def write_ann(
     number: int,
     on_rows: Callable[[int], object],
     similarity: str,
+    recall_of: Recall | None = None,  # beside the same rows before they were made small
 ) -> AnnInfo:
     """Write an approximate index of all rows as file ``number`` of ``folder``, and measure it."""
     import faiss
@@ -286,32 +289,26 @@ def write_ann(
     rows = sum(map(len, segments))
     width, metric = segments[0][:1].shape[1], faiss_metric(similarity)
     index, training = KINDS[kind].make(faiss, width, rows, metric)
-    index.train(_for_faiss(kind, _sample(segments, training)))
+    index.train(_sample(segments, training))
     for segment in segments:
         for first in range(0, len(segment), _CHUNK):
             block = segment[first : first + _CHUNK]
-            index.add(_for_faiss(kind, block))
+            index.add(np.ascontiguousarray(block))
             on_rows(len(block))
-    recall_of, (effort, most) = recall_beside(segments, similarity), KINDS[kind].effort
-    while (recall := recall_of(segments, Ann(index, kind, effort))) < _TARGET:
-        if effort >= min(most, rows):
+    recall_of, effort = recall_of or recall_beside(segments, similarity), KINDS[kind].effort[0]
+    recall = recall_of(segments, Ann(index, kind, effort))
+    while recall < _TARGET and effort < min(KINDS[kind].effort[1], rows):
+        more = recall_of(segments, Ann(index, kind, 2 * effort))
+        if more < recall + _LEAST_GAIN:  # twice the time hardly finds more
             break
-        effort *= 2
+        recall, effort = more, 2 * effort
     file = f"segments/{number:06d}.faiss"
-    write = faiss.write_index_binary if KINDS[kind].is_binary else faiss.write_index
     with writing(folder / file) as path:
-        write(index, str(path))
+        faiss.write_index(index, str(path))
     return AnnInfo(file, kind, rows, effort, recall, min(rows, _MEASURED))
 
 
-def _for_faiss(kind: str, rows: np.ndarray) -> np.ndarray:
-    """Rows as faiss takes them: bits are sentence-transformers' ``ubinary``."""
-    return quantized(rows, "binary") if KINDS[kind].is_binary else np.ascontiguousarray(rows)
-
-
-def recall_beside(
-    full: Sequence[Vectors], similarity: str
-) -> Callable[[Sequence[Vectors], "Ann | None"], float]:
+def recall_beside(full: Sequence[Vectors], similarity: str) -> Recall:
     """What measures a search of the same rows: the share that it finds of the 10 nearest ``full``.
 
     The queries are like rows, but none of them is one.
@@ -365,9 +362,8 @@ class Ann:
         import faiss
 
         path = folder / info.file
-        read = faiss.read_index_binary if KINDS[info.kind].is_binary else faiss.read_index
         with readable(path, f"make it anew with: contrasent index optimize {folder}"):
-            index = read(str(path), faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY)
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY)
         return cls(index, info.kind, info.effort)
 
     def candidates(self, queries: np.ndarray, top_k: int, live: Live) -> list[np.ndarray]:
@@ -376,16 +372,14 @@ class Ann:
 
         kind, kept = KINDS[self.kind], None if live is None else live[: self.rows]
         available = self.rows if kept is None else int(np.count_nonzero(kept))
-        count = min(max((kind.rescore or self.effort) * top_k, 50), available)
+        count = min(max(kind.rescore * top_k, 50), available)
         if kept is not None and available <= _RESCORED:
             return [np.flatnonzero(kept)] * len(queries)
         effort = self.effort * (self.rows // available)  # of few rows more have to be passed
         bits = None if kept is None else np.packbits(kept, bitorder="little")
         only = None if bits is None else faiss.IDSelectorBitmap(bits)
-        search = kind.parameters or (lambda *_: faiss.SearchParameters(sel=only))
-        how = search(faiss, effort, count, only)
-        codes = _for_faiss(self.kind, queries)
-        numbers = [rows[rows >= 0] for rows in self.index.search(codes, count, params=how)[1]]
+        how = kind.parameters(faiss, effort, count, only)
+        numbers = [rows[rows >= 0] for rows in self.index.search(queries, count, params=how)[1]]
         least = min(top_k, available)
         if all(len(rows) >= least for rows in numbers):
             return numbers

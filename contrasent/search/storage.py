@@ -29,6 +29,7 @@ from contrasent.search.nearest import (
     KINDS,
     Ann,
     AnnInfo,
+    Recall,
     VectorsInfo,
     kind_for,
     nearest,
@@ -429,12 +430,15 @@ class Snapshot:
             for block in blocks:
                 append(block, ())
         manifest = replace(self.manifest, vectors=VectorsInfo(form))
-        manifest = Snapshot.open(self.folder, manifest).optimized(kind, on_rows)
         small = Snapshot.open(self.folder, manifest)
-        recall = recall_beside(self.vectors, manifest.similarity)(small.vectors, small.ann)
-        return replace(manifest, vectors=VectorsInfo(form, recall))
+        recall_of = recall_beside(self.vectors, manifest.similarity)
+        then = small.optimized(kind, on_rows, recall_of)
+        recall = then.ann.recall if then.ann else recall_of(small.vectors, None)
+        return replace(then, vectors=VectorsInfo(form, recall))
 
-    def optimized(self, kind: str | None, on_rows: Callable[[int], object]) -> IndexManifest:
+    def optimized(
+        self, kind: str | None, on_rows: Callable[[int], object], recall_of: Recall | None = None
+    ) -> IndexManifest:
         """The manifest after removed rows are gone and a ``kind``, or its own, covers the rest."""
         manifest, similarity = self.manifest, self.manifest.similarity
         if kind is not None:
@@ -454,6 +458,6 @@ class Snapshot:
             return replace(manifest, ann=old)
         if chosen == "flat":
             return manifest
-        writes = manifest.next_write
-        ann = write_ann(whole.vectors, chosen, self.folder, writes, on_rows, similarity)
-        return replace(manifest, ann=ann, writes=writes)
+        number, rows = manifest.next_write, whole.vectors
+        ann = write_ann(rows, chosen, self.folder, number, on_rows, similarity, recall_of)
+        return replace(manifest, ann=ann, writes=number)

@@ -209,12 +209,15 @@ def test_approximate_search_finds_what_exact_search_finds(kind, clustered, folde
     assert recall(Index.open(folder), queries, expected) >= 0.95
 
 
-def test_a_damaged_approximate_index_is_explained(encoder, folder):
+def test_a_damaged_approximate_index_is_searched_exactly_until_it_is_made_anew(encoder, folder):
     index = Index.build(encoder, TEXTS, folder, kind="hnsw")
-    path = folder / index.manifest.ann.file
+    hits, path = index.search(encoder, TEXTS[:3]), folder / index.manifest.ann.file
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=r"faiss cannot be read .*contrasent index optimize"):
-        Index.open(folder)
+    with pytest.warns(UserWarning, match=r"faiss cannot be read .*contrasent index optimize"):
+        damaged = Index.open(folder)
+        assert damaged.kind == "flat" and damaged.search(encoder, TEXTS[:3]) == hits
+        damaged.optimize()
+    assert Index.open(folder).kind == "hnsw"
 
 
 # Threads and processes

@@ -81,3 +81,14 @@ def test_one_query_and_many_give_the_same_scores():
     rows, queries = random_rows(8, 500, 48), random_rows(9, 130, 48)
     together = nearest([rows], queries, 7)
     assert together == [nearest([rows], query[None], 7)[0] for query in queries]
+
+
+@pytest.mark.parametrize(
+    ("found", "effort"), [([0.9, 0.93, 0.934], 64), ([0.9, 0.98], 64), ([0.98], 32)]
+)
+def test_effort_is_doubled_until_it_finds_enough_or_hardly_more(found, effort, tmp_path):
+    (tmp_path / "segments").mkdir()
+    measured = iter(found)
+    how = tmp_path, 1, lambda _: None, "cosine", lambda *_: next(measured)
+    ann = module.write_ann([random_rows(0, 500, 8)], "hnsw", *how)
+    assert (ann.effort, ann.recall, [*measured]) == (effort, found[:2][-1], [])
