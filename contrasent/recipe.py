@@ -345,9 +345,8 @@ def recipe_with(
 
 def default_output(recipe: str | Path | Recipe) -> Path:
     """The folder of a run where none is given."""
-    if isinstance(recipe, Recipe):
-        return Path("runs") / str(recipe.objective["name"])
-    return Path("runs") / Path(recipe).stem
+    name = recipe.objective["name"] if isinstance(recipe, Recipe) else Path(recipe).stem
+    return Path("runs") / str(name)
 
 
 def to_yaml(recipe: Recipe) -> str:

@@ -18,7 +18,6 @@ from contrasent.progress import Advance
 
 DATA_VARIABLE = "CONTRASENT_DATA"  # of the environment: the folder, if ``--data-dir`` names none
 
-_INSIDE = (".", "downstream", "data/downstream")
 PARTS = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")
 
 
@@ -56,7 +55,7 @@ def named_folder(data_dir: str | Path | None = None) -> Path:
 def senteval_root(data_dir: str | Path | None = None) -> Path:
     """The folder that holds ``STS`` and ``SICK``, perhaps inside :func:`named_folder`."""
     folder = named_folder(data_dir)
-    for inside in _INSIDE:
+    for inside in (".", "downstream", "data/downstream"):
         if any((folder / inside / part).is_dir() for part in PARTS):
             return folder / inside
     if not folder.is_dir() and folder != default_folder():
