@@ -35,7 +35,8 @@ Vectors = NDArray[np.float32]
 _BLOCK = 1_024
 _NEIGHBOURS, _CHANCE, _FLOOR, _EQUAL = 4_096, 0.2, 0.8, 0.995  # of a suggested threshold
 _TREE, _MAP = 4_096, 2_000  # texts of a tree, and of a map
-_PARTS, _SMALLEST = 50, 10  # of a map: most parts, and fewest texts of one
+_PARTS, _SMALLEST = 50, 10  # of a map of few texts: most parts, and fewest texts of one
+_SIZES = 60, 40, 28, 20, 14, 10, 7  # of one of 2,000: these
 _WORDS, _LIFT = 4, 1.5
 
 
@@ -232,7 +233,6 @@ def cluster(
     require_extra("cluster", "cluster", "sklearn")
     import faiss
     from scipy.cluster.hierarchy import fcluster, linkage
-    from sklearn.manifold import TSNE
 
     asked = checked(ClusterOptions, options)
     if asked.clusters and (asked.method == "hdbscan" or asked.min_cluster_size):
@@ -242,15 +242,15 @@ def cluster(
         if count <= few:
             raise ConfigError(f"{count} texts are too few for {few} clusters")
         sample = mapped = _sample(count, _MAP)
-        drawn = TSNE(metric="cosine", perplexity=min(30.0, len(mapped) / 4), random_state=0)
-        square = drawn.fit_transform(vectors[mapped])
-        parts, why = _dense_parts(square, asked.min_cluster_size)
+        square, smallest = _map(vectors[mapped]), asked.min_cluster_size
+        if count >= 2 * _MAP and not (smallest or asked.clusters):
+            smallest = _stable_size(vectors, mapped, square)
+        parts, why = _dense_parts(square, smallest)
         if asked.clusters or (asked.method == "kmeans" and parts.max() < 1):
             why = "as many as asked" if asked.clusters else "as the map has no dense parts"
             sample = _sample(count, _TREE)
             parts = fcluster(linkage(vectors[sample], "ward"), few, "maxclust") - 1
-        some = [vectors[sample[parts == n]].mean(axis=0) for n in range(parts.max() + 1)]
-        means = unit_rows(np.stack([*some, np.zeros(vectors.shape[1], np.float32)]))
+        means = _means(vectors[sample], parts)
         if asked.method == "kmeans":
             similarity, labels = _kmeans(vectors, means[:-1])
         else:
@@ -270,6 +270,37 @@ def cluster(
         chosen=f"{len(groups)} clusters, {why}",
         places=dict(zip(mapped.tolist(), square.round(1).tolist(), strict=True)),
     )
+
+
+def _map(vectors: Vectors) -> Vectors:
+    from sklearn.manifold import TSNE
+
+    drawn = TSNE(metric="cosine", perplexity=min(30.0, len(vectors) / 4), random_state=0)
+    return np.asarray(drawn.fit_transform(vectors))
+
+
+def _means(vectors: Vectors, parts: Numbers) -> Vectors:
+    """The centre of each part of vectors ``(N, D)``, and a last one for those in none."""
+    some = [vectors[parts == n].mean(axis=0) for n in range(parts.max() + 1)]
+    return unit_rows(np.stack([*some, np.zeros(vectors.shape[1], np.float32)]))
+
+
+def _stable_size(vectors: Vectors, mapped: Numbers, square: Vectors) -> int:
+    """The size of dense parts from which clusters of other texts agree best (Ben-Hur et al. 2002).
+
+    That is by the adjusted Rand index of k-means from this map, and from one of as many others.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    others = np.setdiff1d(_sample(len(vectors), 2 * _MAP), mapped)
+    both, agreement = vectors[np.concatenate([mapped, others])], dict[int, float]()
+    maps = [(vectors[mapped], square), (vectors[others], _map(vectors[others]))]
+    for size in _SIZES:
+        parts = [_dense_parts(places, size)[0] for _, places in maps]
+        if min(it.max() for it in parts) > 0:
+            starts = (_means(rows, it)[:-1] for (rows, _), it in zip(maps, parts, strict=True))
+            agreement[size] = adjusted_rand_score(*(_kmeans(both, it)[1] for it in starts))
+    return max(agreement, key=lambda size: agreement[size], default=_SIZES[0])
 
 
 def _dense_parts(square: Vectors, smallest: int | None) -> tuple[Numbers, str]:

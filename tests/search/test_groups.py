@@ -105,6 +105,17 @@ def test_dense_parts_of_a_map_leave_out_what_stands_apart():
         assert sorted(map(np.argmax, largest)) == [0, 1, 2] and np.sum(largest) > 60
 
 
+def test_the_size_of_dense_parts_is_one_that_other_texts_agree_with(monkeypatch):
+    monkeypatch.setattr(groups, "_MAP", 240)
+    monkeypatch.setattr(groups, "_SIZES", (40, 20, 5))
+    draw = np.random.default_rng(0)
+    centres = draw.standard_normal((30, 16))
+    vectors = {f"{n}": centres[n % 30] + 0.1 * draw.standard_normal(16) for n in range(480)}
+    made = contrasent.cluster([*vectors], encoder=DummyEncoder(16, vectors=vectors))
+    assert [len({row % 30 for row in of}) for of in made.groups] == [1] * 30
+    assert "with 5 of its 240 texts or more" in made.chosen
+
+
 def test_texts_without_dense_parts_are_in_two_clusters_and_by_hdbscan_in_none():
     draw = np.random.default_rng(0)
     vectors = {f"text {n}": draw.standard_normal(16) for n in range(12)}
