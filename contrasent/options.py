@@ -227,8 +227,7 @@ class ClusterOptions(GroupedText):
     """kmeans: every text is in a cluster; hdbscan: those of dense parts of the map alone."""
 
     min_cluster_size: Annotated[int, Field(ge=2)] | None = None
-    """Fewest texts of a map (of 2,000) in a dense part; else 7 to 60, as two maps agree on best, or
-    of fewer than 4,000 texts a 50th, 10 at least."""
+    """Fewest texts of a map (of 2,000) in a dense part; else 7 to 60, as two maps agree on best."""
 
 
 @settings
