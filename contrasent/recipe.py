@@ -372,8 +372,7 @@ def fields_of(cls: Any) -> dict[str, Any]:
 def _owner(cls: Any, location: Sequence[str]) -> Any:
     """The class of the settings under ``location``; a dict where they are not typed."""
     for part in location:
-        kind = fields_of(cls)[part].type
-        cls = globals().get(kind, dict) if isinstance(kind, str) else kind
+        cls = cls.__pydantic_fields__[part].annotation
     return cls
 
 

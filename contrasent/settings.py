@@ -60,11 +60,7 @@ def checked(cls: type[T], given: Mapping[str, Any], spell: Callable[[str], str] 
     None stands for a setting that is not given. ConfigError if one is unknown or missing or cannot
     take its value; the message has its name as ``spell`` writes it, the value, what is expected.
     """
-    given = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in given.items()
-        if value is not None
-    }
+    given = {k: str(v) if isinstance(v, Path) else v for k, v in given.items() if v is not None}
     try:
         return pydantic.TypeAdapter(cls).validate_python(given)
     except pydantic.ValidationError as error:
@@ -87,12 +83,7 @@ def explanations(cls: Any) -> dict[str, str]:
     """The docstring of each setting, by its name, and its choices if that does not name them."""
     fields = [vars(base).get("__pydantic_fields__", {}) for base in reversed(cls.__mro__)]
     # Of a setting that is inherited only the class that has it knows the docstring.
-    texts = {
-        name: field.description
-        for each in fields
-        for name, field in each.items()
-        if field.description
-    }
+    texts = {k: it.description for each in fields for k, it in each.items() if it.description}
     for name, field in cls.__pydantic_fields__.items():
         for spelling in field.metadata:
             if isinstance(spelling, Spelling) and spelling.of is not None:

@@ -69,16 +69,9 @@ class Text:
     in_documents: bool  # the sentences of a document stand one after the other
 
     @classmethod
-    def read(
-        cls,
-        source: str,
-        columns: Sequence[str] | None = None,
-        *,
-        documents: bool | None = None,
-        clean: bool = False,
-    ) -> "Text":
-        """Read a file or data set of a sentence or text per example; line breaks become spaces."""
-        examples = open_examples(source, columns, documents=documents, clean=clean)
+    def read(cls, source: str, columns: Sequence[str] | None = None, **how: Any) -> "Text":
+        """Read text, one per example, ``how`` as `open_examples`; line breaks become spaces."""
+        examples = open_examples(source, columns, **how)
         if examples.views > 1:
             raise DataError(
                 f"{source} has {examples.columns}; adapt takes text without labels, one sentence "
@@ -324,16 +317,6 @@ def _hold_out(
     return of_part, replace(text, documents=documents)
 
 
-def _depth(start: Any, layers: int | None) -> int:
-    fitted = getattr(start, "transform", None)
-    if not isinstance(start, SentenceEncoder) or (fitted is not None and not fitted.is_trained):
-        return 0
-    depth = start.backbone.depth
-    if layers is not None and layers >= depth:
-        raise ConfigError(f"--layers is {layers}, but {start.name} has {depth}; ask for fewer")
-    return layers or depth
-
-
 def _seconds_of(encoder: Any, sample: Sequence[str]) -> float:
     encoder.encode(sample[:8])
     since = time.monotonic()
@@ -353,8 +336,13 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     budget = 60 * chosen.minutes
     use = _use(chosen.encoder, chosen.device)
     start: Any = use.encoder
-    ground.depth = _depth(start, chosen.layers)
-    if not ground.depth:
+    fitted = getattr(start, "transform", None)
+    if isinstance(start, SentenceEncoder) and (fitted is None or fitted.is_trained):
+        layers, depth = chosen.layers, start.backbone.depth
+        if layers is not None and layers >= depth:
+            raise ConfigError(f"--layers is {layers}, but {start.name} has {depth}; ask for fewer")
+        ground.depth = layers or depth
+    else:
         ground.why = f"{chosen.encoder} is no transformer without a fitted map"
 
     shuffled = text.shuffled(chosen.seed)

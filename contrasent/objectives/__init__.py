@@ -257,19 +257,11 @@ def available() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
-def build(
-    name: str,
-    settings: Mapping[str, Any],
-    *,
-    width: int,
-    data_views: int,
-    encoder: SentenceEncoder | None = None,
-    batch_size: int | None = None,
-) -> Objective:
-    """Make the objective ``name`` of fields of its ``Config``, and ``matryoshka`` if asked for."""
-    make = partial(objective_class(name), config_of(name, settings))
-    start, dimensions = Start(width, data_views, encoder, batch_size), read_dimensions(settings)
-    return Matryoshka(make, start, dimensions) if dimensions else make(start)
+def build(name: str, settings: Mapping[str, Any], **start: Any) -> Objective:
+    """Make the objective ``name`` of its settings, those of matryoshka too, for a `Start`."""
+    make, begin = partial(objective_class(name), config_of(name, settings)), Start(**start)
+    dimensions = read_dimensions(settings)
+    return Matryoshka(make, begin, dimensions) if dimensions else make(begin)
 
 
 def config_of(name: str, settings: Mapping[str, Any]) -> Any:

@@ -50,7 +50,7 @@ class Cmlm(Objective):
         self.max_tokens = encoder.max_tokens - config.vectors
         masked_lm = MaskedLm.load(encoder.name, new_head=True).share(backbone)
         self._backbone = (backbone,)
-        self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
+        self.tokens = HiddenTokens(start, config.mask_rate, masked_lm.head)
         self.projector: nn.Module | None = None
         if config.vectors > 1:
             widths = [start.width] * 3 + [(config.vectors - 1) * start.width]
@@ -61,11 +61,9 @@ class Cmlm(Objective):
         return dataclasses.replace(batch, next_sentences=self.tokens.hide(batch.following()))
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        (backbone,) = self._backbone
-
         def states(part: Batch, vectors: Tensor) -> Tensor:
             after, places = _make_room(part, vectors.shape[1])
-            last: Tensor = backbone(after, first_state=vectors)[-1]
+            last: Tensor = self._backbone[0](after, first_state=vectors)[-1]
             return last.float().index_select(0, places)
 
         vectors = encoded.pooled[0].unsqueeze(1)  # (B, N, D)

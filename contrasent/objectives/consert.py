@@ -7,7 +7,7 @@ Shapes: B examples, S sentences, T tokens end to end, D width of a token state.
 """
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -18,14 +18,13 @@ from contrasent.data.batch import Batch, Need, concat
 from contrasent.errors import ConfigError
 from contrasent.functional import nt_xent
 from contrasent.model.protocol import Encoded
-from contrasent.objectives import Objective, Start, Terms
+from contrasent.objectives import Objective, Share, Start, Terms
 from contrasent.objectives.nli_softmax import SBERT, Features, PairClassifier
 from contrasent.settings import settings
 
 Augmentation = Literal[
     "feature_cutoff", "token_cutoff", "shuffle", "dropout", "adversarial", "none"
 ]
-Rate = Annotated[float, Field(gt=0, lt=1)]
 
 
 @settings
@@ -39,10 +38,10 @@ class Config:
     second: Augmentation = "shuffle"
     """What makes the second view."""
 
-    first_rate: Rate = 0.2
+    first_rate: Share = 0.2
     """Share of the features, tokens or numbers that the first view lacks."""
 
-    second_rate: Rate = 0.2
+    second_rate: Share = 0.2
     """The same of the second view."""
 
     step: PositiveFloat = 1.0
@@ -127,10 +126,9 @@ class Consert(Objective):
         return replace(batch, embedding_mask=cut_off(batch, name, rate, self._width))
 
     def _attacked(self, batch: Batch, classifier: PairClassifier) -> Batch:
-        (encoder,) = self._encoder
         shape = len(batch.token_ids), self._width
         shift = torch.zeros(shape, device=batch.token_ids.device, requires_grad=True)
-        encoded: Encoded = encoder(replace(batch, embedding_shift=shift))
+        encoded: Encoded = self._encoder[0](replace(batch, embedding_shift=shift))
         losses = classifier(*encoded.pooled[:2], batch)
         (gradient,) = torch.autograd.grad(torch.stack(list(losses.values())).sum(), shift)
         return replace(batch, embedding_shift=self.config.step * F.normalize(gradient, dim=-1))
@@ -160,11 +158,9 @@ def cut_off(batch: Batch, name: str, rate: float, width: int) -> Tensor:
         kept = draws.argsort(-1).argsort(-1) >= int(rate * width)
         return kept.float().repeat_interleave(batch.lengths, 0, output_size=tokens)
     order = torch.argsort(_keys(batch))
-    lengths, starts = (
-        torch.repeat_interleave(of_sentence, batch.lengths, output_size=tokens)
-        for of_sentence in (batch.lengths, batch.offsets[:-1])
-    )
-    cut = torch.arange(tokens, device=device) - starts < (lengths * rate).long()
+    sentence = torch.repeat_interleave(batch.lengths, output_size=tokens)
+    place = torch.arange(tokens, device=device) - batch.offsets[sentence]
+    cut = place < (batch.lengths[sentence] * rate).long()
     return torch.ones(tokens, device=device).index_put((order,), (~cut).float()).unsqueeze(1)
 
 

@@ -57,7 +57,7 @@ class Declutr(Objective):
             encoder = start.require_encoder()
             # A decoder that is tied is tied to the encoder's matrix.
             masked_lm = MaskedLm.load(encoder.name).share(encoder.backbone)
-            self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
+            self.tokens = HiddenTokens(start, config.mask_rate, masked_lm.head)
 
     def prepare(self, batch: Batch) -> Batch:
         """``batch``, with tokens of its anchors hidden if they are to be predicted."""

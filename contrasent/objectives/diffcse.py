@@ -147,10 +147,7 @@ class ReplacedTokens(Difference):
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
         edits = [OPERATIONS[name](batch, self.editing) for name in self.conditional.heads]
         edited = torch.cat([edit.edited for edit in edits])
-        operation = [
-            torch.full_like(edit.edited, number, dtype=torch.long)
-            for number, edit in enumerate(edits)
-        ]
+        operation = [torch.full_like(it.edited, n, dtype=torch.long) for n, it in enumerate(edits)]
         *losses, edited_right, others_right = sums_by_parts(
             self._sums,
             concat([edit.batch for edit in edits]),
@@ -174,16 +171,14 @@ class ReplacedTokens(Difference):
     def _sums(self, batch: Batch, embeddings: Tensor, edited: Tensor, operation: Tensor) -> Tensor:
         """The cross-entropy of each operation, and how many edited and other tokens are found."""
         states, one = self.conditional(batch, embeddings), len(self.conditional.heads) == 1
-        losses, edited_right, others_right = [], [], []
+        losses, found = [], []
         for number, name in enumerate(self.conditional.heads):
             rows = slice(None) if one else operation == number
             logits, label = self.conditional.logits(name, states[rows]), edited[rows]
             losses.append(F.cross_entropy(logits, label.long(), reduction="sum"))
             right = logits.detach().argmax(-1) == label
-            edited_right.append((right & label).sum())
-            others_right.append((right & ~label).sum())
-        counts = torch.stack([torch.stack(edited_right).sum(), torch.stack(others_right).sum()])
-        return torch.cat([torch.stack(losses), counts.float()])
+            found.append(torch.stack([right & label, right & ~label]).sum(1))
+        return torch.cat([torch.stack(losses), torch.stack(found).sum(0).float()])
 
 
 class MaskedTokens(Difference):

@@ -39,8 +39,7 @@ class MomentumEncoder(nn.Module):
         # In a tuple, so that they are trained and saved by their owners alone.
         self._followed = (encoder, head)
         self._momentum = momentum
-        flat = [weights.detach().flatten() for weights in self._trained()]
-        self.weights = nn.Buffer(torch.cat(flat))
+        self.weights = nn.Buffer(nn.utils.parameters_to_vector(self._trained()).detach())
 
     @torch.no_grad()
     def update(self) -> None:

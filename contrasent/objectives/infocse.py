@@ -6,15 +6,13 @@ layers, which are given the embedding in place of the first token, predict them 
 """
 
 import copy
-from typing import Annotated
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.profiler import record_function
 
 from contrasent.data.batch import Batch
-from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import Share, Start, Terms, diffcse
 from contrasent.objectives.mlm import HiddenTokens
@@ -25,7 +23,7 @@ from contrasent.settings import settings
 class Config(diffcse.Config):
     """Settings of the InfoCSE objective; those of DiffCSE are for its contrastive term and RTD."""
 
-    rtd_weight: Annotated[float, Field(ge=0)] = 0.0
+    rtd_weight: NonNegativeFloat = 0.0
     """The weight of DiffCSE's term (InfoCSE + RTD: 0.005); at 0 nothing of it is computed."""
 
     mlm_weight: PositiveFloat = 1e-5
@@ -48,15 +46,14 @@ class InfoCSE(diffcse.DiffCSE):
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
-        encoder, backbone = start.require_packed_bert()
+        _, backbone = start.require_packed_bert()
         start.require_width(backbone.width)
         self._depth = min(config.lower_layers or max(1, backbone.depth // 2), backbone.depth)
         lower = copy.deepcopy(backbone).eval().requires_grad_(requires_grad=False)
         lower.set_checkpointing(False)
         self._lower = (lower,)
         self.upper = backbone.new_layers(config.upper_layers)
-        head = copy.deepcopy(MaskedLm.load(encoder.name).head)
-        self.tokens = HiddenTokens(start, head, config.mlm_mask_rate)
+        self.tokens = HiddenTokens(start, config.mlm_mask_rate)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         terms = super().forward(encoded, batch)
@@ -67,9 +64,8 @@ class InfoCSE(diffcse.DiffCSE):
         return terms
 
     def _states(self, hidden: Batch, embeddings: Tensor) -> Tensor:
-        (lower,) = self._lower
         with torch.no_grad():
-            states = lower(hidden, (self._depth,))[self._depth]
+            states = self._lower[0](hidden, (self._depth,))[self._depth]
         states = states.index_copy(0, hidden.offsets[:-1], embeddings.to(states.dtype))
         with record_function("masked lm"):
             above: Tensor = self.upper.last_states(hidden, states)

@@ -5,6 +5,7 @@ What is saved is a masked language model, encoder and head together.
 Shapes: T tokens end to end, M of them chosen to be predicted.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,11 +39,13 @@ class MaskedBatch(Batch):
 class HiddenTokens(nn.Module):
     """Hides tokens, and scores what a masked-LM head makes of the states in their places."""
 
-    def __init__(self, start: Start, head: MlmHead, mask_rate: float) -> None:
+    def __init__(self, start: Start, mask_rate: float, head: MlmHead | None = None) -> None:
+        """Predict with ``head``, or with a copy of the one that the encoder's checkpoint has."""
         super().__init__()
-        tokenizer = start.require_encoder().tokenizer
+        encoder = start.require_encoder()
+        self.head = head or copy.deepcopy(MaskedLm.load(encoder.name).head)
+        tokenizer = encoder.tokenizer
         require_mask_token(tokenizer.special_ids)
-        self.head = head
         self._special_ids, self._vocabulary = tokenizer.special_ids, tokenizer.vocabulary
         self._rate = mask_rate
 
@@ -129,15 +132,13 @@ class Mlm(Objective):
         encoder = start.require_encoder()
         masked_lm = MaskedLm.load(encoder.name, new_head=True).share(encoder.backbone)
         self._masked_lm = (masked_lm,)
-        self.tokens = HiddenTokens(start, masked_lm.head, config.mask_rate)
+        self.tokens = HiddenTokens(start, config.mask_rate, masked_lm.head)
 
     def prepare(self, batch: Batch) -> Batch:
         return self.tokens.hide(batch)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        terms: Terms = self.tokens(encoded, batch)
-        return terms
+        return cast(Terms, self.tokens(encoded, batch))
 
     def save(self, encoder: SentenceEncoder, folder: Path, info: Mapping[str, Any]) -> None:
-        (masked_lm,) = self._masked_lm
-        masked_lm.save(folder, encoder.tokenizer, info)
+        self._masked_lm[0].save(folder, encoder.tokenizer, info)

@@ -92,9 +92,8 @@ class Prompt(Contrast):
 
     def _bias(self, batch: Batch) -> Tensor:
         """``(V, B, D)``, of prompts without texts; those of one length share their dropout."""
-        (encoder,) = self._encoder
         counts = batch.longest - self._longest + 1
-        alone: Encoded = encoder(self._without_texts(counts).to(batch.token_ids.device))
+        alone: Encoded = self._encoder[0](self._without_texts(counts).to(batch.token_ids.device))
         rows = alone.pooled.view(self.views, counts, -1)
         sizes = torch.tensor([len(template) for template in self.templates], device=rows.device)
         texts = batch.lengths.view(self.views, -1) - sizes.unsqueeze(1)

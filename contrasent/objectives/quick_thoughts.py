@@ -13,7 +13,7 @@ from pydantic import PositiveInt
 from contrasent.data.batch import Batch, Need, concat
 from contrasent.functional import neighbours
 from contrasent.model.protocol import Encoded
-from contrasent.objectives import Objective, Terms
+from contrasent.objectives import Objective, Terms, same_texts
 from contrasent.settings import settings
 
 
@@ -51,8 +51,7 @@ class QuickThoughts(Objective):
         near = (distance > 0) & (distance <= config.context)
         excluded = None
         if config.exclude_duplicates:  # the text of a sentence, or of a neighbour of it
-            texts = batch.same_text()[: batch.examples]
-            same = texts == texts.unsqueeze(1)
+            same = same_texts(batch)[: batch.examples, : batch.examples]
             excluded = same | (near.float() @ same.float() > 0)
         first, second = encoded.pooled
         loss, right = neighbours(first, second, near, own_score=config.own_score, excluded=excluded)

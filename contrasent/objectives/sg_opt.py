@@ -69,9 +69,8 @@ class SgOpt(Objective):
 
         guides = rows_by_parts(guide, batch).transpose(0, 1)
         excluded = same_texts(batch) if self.config.exclude_duplicates else None
-        terms = {
-            "guided": self_guided(embeddings, guides, self.config.temperature, excluded=excluded)
-        }
+        guided = self_guided(embeddings, guides, self.config.temperature, excluded=excluded)
+        terms = {"guided": guided}
         if self.config.distance_weight:
             moved = [(now - then).square().sum() for now, then in self._moved]
             terms["distance"] = self.config.distance_weight * torch.stack(moved).sum()

@@ -4,7 +4,6 @@ Unsupervised: the same sentence twice, apart only by dropout (eq. 4). Supervised
 or pairs with one or several hard negatives (eq. 5, weighted: eq. 8).
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from contrasent.errors import ConfigError
 from contrasent.functional import info_nce
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
-from contrasent.model.masked_lm import MaskedLm
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import Contrast, ContrastConfig, Share, Start, Terms, duplicates
 from contrasent.objectives.mlm import HiddenTokens, MaskedBatch
@@ -89,8 +87,7 @@ class SimCSE(Contrast):
             self.needs = frozenset({Need.TOKENS})
         self.mlm = nn.ModuleDict()
         if config.mlm_weight:
-            head = copy.deepcopy(MaskedLm.load(start.require_encoder().name).head)
-            self.mlm["tokens"] = HiddenTokens(start, head, config.mlm_mask_rate)
+            self.mlm["tokens"] = HiddenTokens(start, config.mlm_mask_rate)
             self.needs = frozenset({Need.TOKEN_STATES, Need.TOKENS})
 
     def prepare(self, batch: Batch) -> Batch:

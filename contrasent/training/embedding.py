@@ -3,8 +3,8 @@
 Shapes: B examples, V views of each, S = V * B sentences, T tokens, D embedding width.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -56,6 +56,7 @@ def chunks_of(batch: Batch, sentences: int) -> tuple[list[Batch], Tensor]:
     return parts, torch.argsort(torch.cat(groups)).to(device)
 
 
+@dataclass(slots=True)
 class GradientCache:
     """Embeds a batch of any size; then takes the gradient back to the encoder, chunk by chunk.
 
@@ -65,24 +66,19 @@ class GradientCache:
     data. ``precision`` is that of the second time. None encodes a batch at once.
     """
 
-    def __init__(
-        self,
-        encoder: SentenceEncoder,
-        sentences: int | None,
-        precision: str,
-        layers: Sequence[int] = (),
-    ) -> None:
-        self._encoder, self._sentences, self._precision = encoder, sentences, precision
-        self._layers = tuple(layers)
-        self._compared = False
+    encoder: SentenceEncoder
+    sentences: int | None
+    precision: str
+    layers: tuple[int, ...] = ()
+    _compared: bool = field(default=False, init=False)
 
     def embed(self, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
         """Embed ``batch``; the function beside adds to the gradients of the encoder."""
         device = batch.token_ids.device
-        if self._sentences is None or batch.sentences <= self._sentences:
-            return self._encoder(batch, self._layers), lambda: None
-        (chunks, place), draws, outputs = chunks_of(batch, self._sentences), [], []
-        with torch.no_grad(), self._encoder.backbone.unchanging():
+        if self.sentences is None or batch.sentences <= self.sentences:
+            return self.encoder(batch, self.layers), lambda: None
+        (chunks, place), draws, outputs = chunks_of(batch, self.sentences), [], []
+        with torch.no_grad(), self.encoder.backbone.unchanging():
             for chunk in chunks:
                 draws.append(random_state(device))
                 outputs.append(self._encode(chunk))
@@ -95,7 +91,7 @@ class GradientCache:
             numbered = enumerate(zip(chunks, draws, outputs, strict=True), start=1)
             for number, (chunk, draw, output) in numbered:
                 set_random_state(draw, device)
-                with matrix_precision(self._precision, device):
+                with matrix_precision(self.precision, device):
                     again = self._encode(chunk)
                 if not self._compared:
                     _refuse_other_draws(output[0], again[0].detach())
@@ -117,16 +113,16 @@ class GradientCache:
         if states:
             places = concat(chunks).places(place)
             states = [state.index_select(0, places) for state in states]
-        layers = dict(zip(self._layers, states, strict=False))
+        layers = dict(zip(self.layers, states, strict=False))
         convolved = states[-1] if len(states) > len(layers) else None
-        rows = pooled.index_select(0, place).view(batch.views, -1, self._encoder.full_width)
+        rows = pooled.index_select(0, place).view(batch.views, -1, self.encoder.full_width)
         return Encoded(rows, layers, convolved)
 
     def _encode(self, chunk: Batch) -> list[Tensor]:
         """Embeddings ``(S, D)``, then what there is of token states ``(T, D)``."""
-        encoded: Encoded = self._encoder(chunk, self._layers)
-        kept = [encoded.pooled[0], *(encoded.states[layer] for layer in self._layers)]
-        if self._layers and encoded.convolved is not None:
+        encoded: Encoded = self.encoder(chunk, self.layers)
+        kept = [encoded.pooled[0], *(encoded.states[layer] for layer in self.layers)]
+        if self.layers and encoded.convolved is not None:
             kept.append(encoded.convolved)
         return kept
 

@@ -288,7 +288,7 @@ class Session:
             logger.info("%d processes: %.4g examples in each", split.processes, each)
         end, pinned = first if self.progress.ended else steps, device.type == "cuda"
         with (
-            closing(self.metrics),
+            self.metrics.file,
             run_folder.trackers(self.accelerator, self.recipe, self.folder.root.name),
             step_progress(steps, first, show_progress) as self._shown,
             stop_request(alone=split.processes == 1) as self._stop,

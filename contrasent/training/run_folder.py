@@ -219,16 +219,12 @@ class MetricsFile:
             text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
             lines = text.splitlines(keepends=True)
             write_text(path, "".join(line for line in lines if _is_before(line, first_step)))
-        self._file = (path or Path(os.devnull)).open("a", encoding="utf-8")
+        self.file = (path or Path(os.devnull)).open("a", encoding="utf-8")
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Append a line; it is on disk when the process dies, not when the machine does."""
-        self._file.write(json.dumps(values) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        self.file.write(json.dumps(values) + "\n")
+        self.file.flush()
 
 
 def _is_before(line: str, first_step: int) -> bool:

@@ -99,7 +99,7 @@ def test_several_evaluations_of_a_resumed_run_are_told_once(trained, tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(lines[:5]) + "\0\0\0\n" + '{"step": 3, "lo')
     for step, kept in ((3, 5), (2, 4), (0, 0)):  # without a state, the start is scored again
-        MetricsFile(path, step).close()
+        MetricsFile(path, step).file.close()
         assert path.read_text() == "".join(lines[:kept])
 
 
