@@ -8,7 +8,7 @@ from helpers.tiny_runs import TINY
 
 from contrasent.cli.train import describe
 from contrasent.errors import ConfigError
-from contrasent.objectives import config_of
+from contrasent.objectives import available, config_of
 from contrasent.recipe import DataSettings, Recipe, fields_of, load_recipe, recipes, to_yaml
 from contrasent.settings import (
     EncoderSettings,
@@ -148,9 +148,10 @@ def test_a_recipe_of_an_earlier_run_is_read_unless_it_used_what_is_gone(file):
         load_recipe(file(f"{old}99\n"))
 
 
-@pytest.mark.parametrize(
-    "kind", [EncoderSettings, DataSettings, ViewSettings, TrainSettings, EvaluationSettings, Recipe]
-)
+SECTIONS = EncoderSettings, DataSettings, ViewSettings, TrainSettings, EvaluationSettings, Recipe
+
+
+@pytest.mark.parametrize("kind", [*SECTIONS, *(type(config_of(it, {})) for it in available())])
 def test_every_setting_is_explained(kind):
     assert set(explanations(kind)) == set(fields_of(kind))
     assert all(text.endswith(".") for text in explanations(kind).values())

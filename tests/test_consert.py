@@ -12,6 +12,7 @@ from helpers.padded import rows_of
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
 from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import consert
 
@@ -20,8 +21,6 @@ ROWS = [[2, 10, 11, 12, 13, 3], [2, 20, 21, 3], [2, 30, 31, 32, 33, 34, 35, 36, 
 
 @pytest.fixture
 def mean_encoder(tiny_bert):
-    from contrasent.model.encoder import SentenceEncoder
-
     return SentenceEncoder.load(tiny_bert, pooler="mean_top2", head="none", device="cpu")
 
 

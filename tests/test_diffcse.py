@@ -35,9 +35,7 @@ def still_encoder(folder):
 
 def build(encoder, data_views=1, **settings):
     torch.manual_seed(0)
-    return objectives.build(
-        "diffcse", settings, width=encoder.width, data_views=data_views, encoder=encoder
-    )
+    return objectives.build("diffcse", settings, width=16, data_views=data_views, encoder=encoder)
 
 
 def batch_of(encoder, examples=4, views=2):

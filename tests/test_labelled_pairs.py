@@ -85,16 +85,6 @@ def test_losses_of_scores_are_those_of_sentence_transformers(loss, rng):
     oracles.equal_gradients(ours, expected, [pooled])
 
 
-def lists_of(rng, name, **settings):
-    pooled, scores = rng(4, 5, 6).requires_grad_(), rng(5, 3)
-    batch = pack([[2, 4 + n % 9, 3] for n in range(20)], 4)
-    batch = dataclasses.replace(batch, columns={Need.CANDIDATE_SCORES: scores})
-    terms = terms_of("rank_distil", pooled, batch, **settings)[1]
-    first = torch.cosine_similarity(pooled[:1], pooled[1:], dim=-1).argmax(0)
-    assert terms.measures["first_agreed"] == (first == scores.argmax(1)).sum() / 5
-    return pooled, scores, terms[name]
-
-
 HEAT = {"student_temperature": 0.5, "teacher_temperature": 2.0}
 LISTS = {
     "ranking": (0.5, {"teacher_temperature": 2.0}, partial(losses.DistillKLDivLoss, **HEAT)),
@@ -105,11 +95,16 @@ LISTS = {
 @pytest.mark.parametrize("name", LISTS)
 def test_lists_are_followed_as_in_sentence_transformers(name, rng):
     temperature, settings, kind = LISTS[name]
-    pooled, scores, ours = lists_of(rng, name, temperature=temperature, **settings)
+    pooled, scores = rng(4, 5, 6).requires_grad_(), rng(5, 3)
+    batch = pack([[2, 4 + n % 9, 3] for n in range(20)], 4)
+    batch = dataclasses.replace(batch, columns={Need.CANDIDATE_SCORES: scores})
+    terms = terms_of("rank_distil", pooled, batch, temperature=temperature, **settings)[1]
     theirs = kind(torch.nn.Identity(), pairwise_cos_sim)
     expected = theirs.compute_loss_from_embeddings(list(pooled), scores) / temperature**2
-    torch.testing.assert_close(ours, expected)
-    oracles.equal_gradients(ours, expected, [pooled])
+    torch.testing.assert_close(terms[name], expected)
+    oracles.equal_gradients(terms[name], expected, [pooled])
+    first = torch.cosine_similarity(pooled[:1], pooled[1:], dim=-1).argmax(0)
+    assert terms.measures["first_agreed"] == (first == scores.argmax(1)).sum() / 5
 
 
 def test_scores_of_lists_are_divided_by_their_spread(tmp_path):

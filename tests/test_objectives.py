@@ -9,8 +9,8 @@ from contrasent import objectives
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.base import matrix_precision
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.recipe import fields_of, load_recipe
-from contrasent.settings import explanations, settings
+from contrasent.recipe import load_recipe
+from contrasent.settings import settings
 from contrasent.training.run import train
 
 
@@ -79,12 +79,6 @@ def test_bf16_products_in_the_encoder_do_not_reach_the_objective(objective, enco
     assert encoded.pooled.dtype == torch.float32
     sum(objective(encoded, batch).values()).backward()
     assert all(p.grad is not None for p in encoder.parameters())
-
-
-def test_every_setting_is_explained(name):
-    config = objectives.config_of(name, {})
-    assert set(explanations(type(config))) == set(fields_of(config))
-    assert all(text.endswith(".") for text in explanations(type(config)).values())
 
 
 @settings

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from helpers import tiny_models
 from helpers.oracles import equal_gradients
 from helpers.padded import padded
-from helpers.tiny_models import save_tiny_masked_lm
 
 from contrasent import objectives
 from contrasent.data.batch import pack
@@ -80,9 +80,7 @@ def test_it_is_the_loss_of_sentence_transformers(encoder, tiny_masked_lm):
 
 @pytest.mark.parametrize("model_type", ["roberta", "distilbert", "camembert"])
 def test_other_decoders_see_what_is_before_them_only(model_type, tmp_path):
-    from helpers.tiny_models import save_tiny
-
-    folder = save_tiny(tmp_path / model_type, model_type)
+    folder = tiny_models.save_tiny(tmp_path / model_type, model_type)
     encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
     with pytest.warns(UserWarning, match="no masked-LM head"):
         objective = built(encoder)
@@ -119,8 +117,6 @@ def test_words_are_deleted_whole_each_by_itself_and_never_all():
     ],
 )
 def test_tokens_that_begin_a_word(kind, text, words, tmp_path):
-    from helpers import tiny_models
-
     getattr(tiny_models, kind)(tmp_path / kind)
     tokenizer = Tokenizer.load(tmp_path / kind)
     names = {number: token for token, number in tokenizer.vocabulary_map.items()}
@@ -141,7 +137,7 @@ def test_tokens_that_begin_a_word(kind, text, words, tmp_path):
 
 
 def test_an_encoder_that_cannot_decode_is_refused(tmp_path):
-    folder = save_tiny_masked_lm(tmp_path, "mpnet")
+    folder = tiny_models.save_tiny_masked_lm(tmp_path, "mpnet")
     encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")
     with pytest.raises(ConfigError, match="this objective takes a BERT"):
         objectives.build("tsdae", {}, width=16, data_views=1, encoder=encoder)

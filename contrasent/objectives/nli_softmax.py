@@ -6,7 +6,7 @@ classes apart. Conneau et al. 2017 (InferSent, arXiv:1705.02364) had trained enc
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import torch
 from pydantic import Field, PositiveInt
@@ -79,5 +79,4 @@ class NliSoftmax(Objective):
         self.classifier = PairClassifier(start.width, config.features, config.hidden)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
-        terms: Terms = self.classifier(*encoded.pooled, batch)
-        return terms
+        return cast(Terms, self.classifier(*encoded.pooled, batch))

@@ -21,7 +21,6 @@ from contrasent.evaluation.sts_data import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
 from contrasent.training.run import save_encoders, train
-from contrasent.training.run import train as train_recipe
 from contrasent.training.run_folder import complete
 from contrasent.training.setup import prepare
 
@@ -163,15 +162,14 @@ def test_start_every_step_asked_for_and_end_are_measured(followed, pairs_file, t
 TWIN = {"encoder__encoders": "twin"}
 
 
-def tensors(folder):
-    return load_file(folder / "model.safetensors")
+def words_of(folder):
+    return load_file(folder / "model.safetensors")["embeddings.word_embeddings.weight"]
 
 
 def test_each_encoder_is_saved_whole_and_moved_by_itself(trained, tmp_path, tiny_bert):
     result = trained(train__epochs=8, train__learning_rate=0.01, **TWIN)
     assert result.best_step, "choose other settings: best must not be the start"
-    run = tmp_path / "run"
-    start = tensors(tiny_bert)
+    run, start = tmp_path / "run", words_of(tiny_bert)
     for name in ("best", "last"):
         first, second = run / name, run / f"{name}-twin"
         assert {str(p) for p in tree(first)} == {str(p) for p in tree(second)}
@@ -179,10 +177,9 @@ def test_each_encoder_is_saved_whole_and_moved_by_itself(trained, tmp_path, tiny
         assert told[0]["step"] == told[1]["step"] == (result.best_step if name == "best" else 40)
         assert "twin_of" not in told[0] and told[1]["twin_of"] == name
         assert told[1]["dev_spearman"] == {}
-        word = "embeddings.word_embeddings.weight"
-        moved = [tensors(place)[word] for place in (first, second)]
+        moved = [words_of(place) for place in (first, second)]
         assert not moved[0].equal(moved[1])
-        assert all(not new.equal(start[word]) for new in moved)
+        assert all(not new.equal(start) for new in moved)
         encoders = [SentenceEncoder.load(place, device="cpu") for place in (first, second)]
         rows = [encoder.encode(["a dog runs", "the cat"]) for encoder in encoders]
         assert rows[0].shape == (2, 16) and not (rows[0] == rows[1]).all()
@@ -228,17 +225,15 @@ class Dev:
 def test_the_better_encoder_is_kept(better, tmp_path, recipe, monkeypatch):
     """The same run twice, once by itself and once with the second encoder said to be better."""
     settings = recipe(**TWIN)
-    train_recipe(settings, tmp_path / "whole")
+    train(settings, tmp_path / "whole")
     monkeypatch.setattr(
         "contrasent.training.scoring.dev_task",
         lambda _: Dev(0.0, *([0.1, 0.2] if better else [0.2, 0.1]) * 3),
     )
-    train_recipe(recipe(**TWIN, encoder__keep="better"), tmp_path / "kept")
+    train(recipe(**TWIN, encoder__keep="better"), tmp_path / "kept")
     for name, other in (("last", "last-twin"), ("last-twin", "last")):
         expected = tmp_path / "whole" / (other if better else name)
-        assert tensors(tmp_path / "kept" / name)["embeddings.word_embeddings.weight"].equal(
-            tensors(expected)["embeddings.word_embeddings.weight"]
-        )
+        assert words_of(tmp_path / "kept" / name).equal(words_of(expected))
     lines = [line for line in metrics(tmp_path / "kept") if "evaluation" in line]
     assert [line["evaluation"]["thought"] for line in lines] == [0.0, 0.2, 0.2, 0.2]
     assert [line["beside"]["thought"] for line in lines[1:]] == [0.1, 0.1, 0.1]

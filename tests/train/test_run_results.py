@@ -25,9 +25,8 @@ def test_best_has_the_highest_dev_score_last_the_last_step(trained, tmp_path, pa
     assert result.best_score == max(scores.values())
     assert result.best_step == min(s for s, v in scores.items() if v == result.best_score)
     assert result.best_step != result.steps == 40, "choose other settings: best must not be last"
-    assert run_files.weights(tmp_path / "run", "best") != run_files.weights(
-        tmp_path / "run", "last"
-    )
+    best, last = (run_files.weights(tmp_path / "run", it) for it in ("best", "last"))
+    assert best != last
     for folder, score in ((result.best, result.best_score), (result.last, scores[40])):
         encoder = SentenceEncoder.load(folder, device="cpu")
         found = spearman(evaluate(encoder, [str(pairs_file)]))
@@ -214,9 +213,8 @@ def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny
         evaluation__task=str(tmp_path / "rated.tsv"),
         evaluation__every=alone.steps,
     )
-    assert run_files.weights(tmp_path / "run") == run_files.weights(tmp_path / "alone"), (
-        "evaluating changed the run"
-    )
+    runs = [run_files.weights(tmp_path / name) for name in ("run", "alone")]
+    assert runs[0] == runs[1], "evaluating changed the run"
     info = json.loads((result.best / "contrasent.json").read_text())
     assert (info["start_share"], result.best_step) == (0.4, alone.steps)
     for name, weight in SentenceEncoder.load(result.best, device="cpu").state_dict().items():

@@ -212,11 +212,9 @@ def test_several_files_from_the_command_line_and_from_python(desk, tiny_bert):
     assert {name: it["batches"] for name, it in kept.items()} == {"text.txt": 6, "more.txt": 2}
     said = refused("train", "unsup-simcse", "--data", "a", "--data", "b", "--data.file", "c", *how)
     assert "are the same setting" in said
+    data = {"rows": [sentence(n) for n in range(30)]}
     result = contrasent.train(
-        data={
-            "rows": [sentence(n) for n in range(30)],
-            "file": {"file": "more.txt", "weight": 0.25},
-        },
+        data={**data, "file": {"file": "more.txt", "weight": 0.25}},
         encoder=str(tiny_bert),
         output="python",
         max_steps=4,
