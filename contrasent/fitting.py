@@ -1,6 +1,6 @@
-"""Fitting on the text of files and tasks: whitening, a flow as BERT-flow trains it, and SIF.
+"""Fitting on the text of files and tasks: whitening, BERT-flow's flow, SIF, and static tables.
 
-Shapes: N sentences, n of a batch, W words, D width of an embedding or vector, C components.
+Shapes: N sentences, n of a batch, W words, V word pieces, D width of a vector, C components.
 """
 
 import json
@@ -16,31 +16,46 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor
 
 from contrasent.data.examples import open_examples
-from contrasent.data.readers import lines
-from contrasent.data.rows import as_number
-from contrasent.data.word_vectors import Vectors, WordStore
+from contrasent.data.word_vectors import Vectors, WordStore, read_frequencies
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
 from contrasent.files import exclusive, refuse_existing, sha256_of
-from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.encoder import SentenceEncoder, embed
 from contrasent.model.hub import INFO_FILE, resolve
-from contrasent.model.loading import WordEncoder
-from contrasent.model.transforms import Flow, Moments, Transform, fit_whitening, require_enough
+from contrasent.model.loading import StaticEncoder, WordEncoder
+from contrasent.model.protocol import unit_rows
+from contrasent.model.transforms import (
+    Flow,
+    Moments,
+    Transform,
+    fit_rows,
+    fit_whitening,
+    require_enough,
+)
 from contrasent.options import MapOptions
 from contrasent.progress import progress_bar
 from contrasent.recipe import fields_of, validate
-from contrasent.settings import FlowSettings, TrainSettings, WhiteningSettings, checked, takes
+from contrasent.settings import (
+    FlowSettings,
+    StaticSettings,
+    TrainSettings,
+    WhiteningSettings,
+    checked,
+    takes,
+)
 from contrasent.training.loop import gradient_norm, optimizer_of, set_rate, update
 
 logger = logging.getLogger("contrasent")
 
 _REMEDY = "name another folder with --output, or remove it"
 _AT_ONCE = 8192  # sentences that are embedded at a time
-_MEASURED = 2048  # sentences that the likelihood is measured on
+_MEASURED = 2048  # sentences that the likelihood, or a static table, is measured on
+_TABLE_TOKENS = 4096  # of single pieces, embedded at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +247,8 @@ def _batches(count: int, settings: FlowSettings) -> list[np.ndarray]:
     return batches
 
 
-Fit = tuple[Transform, str, dict[str, Any]]
-"""A map, what it is in words, and what is kept of the fit."""
+Fit = tuple[Transform | StaticEncoder, str, dict[str, Any]]
+"""A map or an encoder, what it is in words, and what is kept of the fit."""
 
 How = tuple[str, bool]
 """The precision, and whether there is a progress bar."""
@@ -259,9 +274,45 @@ def _flow(encoder: SentenceEncoder, text: FittingText, settings: FlowSettings, h
     return flow, f"flow of {settings.levels} levels", facts
 
 
+def _static(encoder: SentenceEncoder, text: FittingText, settings: StaticSettings, how: How) -> Fit:
+    """Fit a row to each word piece, so that a sentence's mean row is its embedding.
+
+    Least squares of the directions, on all sentences but the held-out ones. Rows are drawn to the
+    embeddings of single pieces, mapped linearly to where they fit best.
+    """
+    tokenizer, count, around = encoder.tokenizer, len(text), encoder.tokenizer.template
+    pieces = range(len(encoder.backbone.model.get_input_embeddings().weight))
+    singles = [np.array([*around.before, it, *around.after], np.int32) for it in pieces]
+    alone = unit_rows(embed(encoder, singles, _TABLE_TOKENS, how[0], lambda _: None))
+    wanted = stored_rows(encoder, text, *how)
+    blocks, rest, limit = list[Any](), iter(text), encoder.max_tokens - tokenizer.specials
+    while block := list(islice(rest, _AT_ONCE)):
+        pieces, starts = tokenizer.pieces(block, limit)
+        ends = np.append(starts, len(pieces))
+        shares = np.repeat(1 / np.diff(ends).clip(1), np.diff(ends)).astype(np.float32)
+        blocks.append(sparse.csr_array((shares, pieces, ends), (len(block), len(alone))))
+    shares = sparse.vstack(blocks, "csr")
+    held = np.linspace(0, count - 1, min(-(-count // 20), _MEASURED)).astype(int)
+    measured = shares[held]
+    shares.data[np.repeat(np.isin(np.arange(count), held), np.diff(shares.indptr))] = 0
+    square, product = np.zeros((2, encoder.width, encoder.width))
+    for start in range(0, count, _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        unit_rows(wanted[part])
+        means = (shares[part] @ alone).astype(np.float64)
+        square += means.T @ means
+        product += means.T @ wanted[part]
+    mapped = alone @ np.linalg.lstsq(square, product)[0].astype(np.float32)
+    table = fit_rows(shares, wanted, mapped, settings.ridge)
+    cosine = float((unit_rows(measured @ table.numpy()) * wanted[held]).sum(axis=1).mean())
+    facts = {"ridge": settings.ridge, "held_out": len(held), "held_out_cosine": cosine}
+    described = f"static table of {len(table)} word pieces"
+    return StaticEncoder(tokenizer, table, name=encoder.name), described, facts
+
+
 @dataclass(frozen=True, slots=True)
 class Fitter:
-    """A way of fitting a map to the embeddings of text."""
+    """A way of fitting a map, or another encoder, to the embeddings of text."""
 
     settings: type[Any]  # its settings, a class made by `settings`
     make: Callable[[SentenceEncoder, FittingText, Any, How], Fit]
@@ -275,12 +326,13 @@ class Fitter:
         precision: str = "fp32",
         max_tokens: int | None = None,
         show_progress: bool = False,
-    ) -> dict[str, Any]:
-        """Give an encoder a map; returns what is kept of the fit in ``contrasent.json``.
+    ) -> tuple[SentenceEncoder | StaticEncoder, dict[str, Any]]:
+        """The encoder, now with its map, or the new one, and what its ``contrasent.json`` keeps.
 
         Longer sentences than ``max_tokens`` are cut; BERT-whitening and BERT-flow took 64.
         """
-        if encoder.transform is not None or encoder.truncate_dim is not None:
+        is_mapped = encoder.transform is not None and self.settings is not StaticSettings
+        if is_mapped or encoder.truncate_dim is not None:
             raise ConfigError(
                 f"{encoder.name} has a transform already ({encoder.transform_described}), or keeps "
                 "not all dimensions; fit on the encoder that it was made from"
@@ -290,14 +342,14 @@ class Fitter:
         used = {"precision": precision, "max_tokens": encoder.max_tokens}
         try:
             how = precision, show_progress
-            transform, described, facts = self.make(encoder, text, settings or self.settings(), how)
+            fitted, described, facts = self.make(encoder, text, settings or self.settings(), how)
         finally:
             encoder.max_tokens = usual
         path = resolve(encoder.name) / INFO_FILE
-        transform.described = f"{described}, fitted on {text.described}"
+        described = f"{described}, fitted on {text.described}"
         info = {
-            "name": transform.name,
-            "described": transform.described,
+            "name": "static" if isinstance(fitted, StaticEncoder) else fitted.name,
+            "described": described,
             **facts,
             **used,
             **text.facts(),
@@ -309,15 +361,22 @@ class Fitter:
                 "contrasent": json.loads(path.read_text("utf-8")) if path.is_file() else None,
             },
         }
-        encoder.transform = transform.to(encoder.device)
-        return {"transform": info}
+        if isinstance(fitted, StaticEncoder):
+            return fitted, {"transform": info}
+        fitted.described = described
+        encoder.transform = fitted.to(encoder.device)
+        return encoder, {"transform": info}
 
 
-FITTERS = {"whitening": Fitter(WhiteningSettings, _whitening), "flow": Fitter(FlowSettings, _flow)}
-"""By the name of the map."""
+FITTERS = {
+    "whitening": Fitter(WhiteningSettings, _whitening),
+    "flow": Fitter(FlowSettings, _flow),
+    "static": Fitter(StaticSettings, _static),
+}
+"""By the name of the map, or kind of encoder."""
 
 
-def save_fitted(encoder: SentenceEncoder | WordEncoder, info: dict[str, Any], output: Path) -> None:
+def save_fitted(encoder: Any, info: dict[str, Any], output: Path) -> None:
     """Write an encoder with what is fitted to it as one folder, whole or not at all."""
     with exclusive(output):
         refuse_existing(output, _REMEDY)
@@ -333,20 +392,21 @@ def fit(
     output: str | Path | None = None,
     show_progress: bool = False,
     **settings: Any,
-) -> SentenceEncoder:
-    """Fit a map on the embeddings of text, as ``contrasent fit`` does.
+) -> SentenceEncoder | StaticEncoder:
+    """Fit a map, or a static table, on the embeddings of text, as ``contrasent fit`` does.
 
     Args:
         encoder: the encoder, which stays as it is if it is named, and gets the map if it is given.
-        kind: ``whitening`` (Su et al. 2021) or ``flow`` (Li et al. 2020, BERT-flow).
+        kind: ``whitening`` (Su et al. 2021), ``flow`` (Li et al. 2020, BERT-flow) or ``static``.
         data: text files or data sets, or tasks such as ``stsb``, whose test text is seen then.
         output: a new folder to save the encoder with its map in.
         show_progress: a progress bar on standard error.
-        **settings: ``dimensions`` of whitening; of a flow, the fields of
-            `contrasent.settings.FlowSettings`.
+        **settings: ``dimensions`` of whitening, ``ridge`` of a static table; of a flow, the fields
+            of `contrasent.settings.FlowSettings`.
 
     Returns:
-        The encoder with its map; encoding is in fp32 by default then, as a map amplifies rounding.
+        The encoder with its map, or the table; encoding is in fp32 by default then, as a map
+        amplifies rounding.
 
     Example:
         >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
@@ -361,12 +421,12 @@ def fit(
             encoder, pooler=options.pooler, head=options.head, device=options.device
         )
     precision, limit = options.precision, options.max_tokens
-    info = fitter.fit(
+    fitted, info = fitter.fit(
         encoder, text, chosen, precision=precision, max_tokens=limit, show_progress=show_progress
     )
     if output is not None:
-        save_fitted(encoder, info, Path(output))
-    return encoder
+        save_fitted(fitted, info, Path(output))
+    return fitted
 
 
 def fit_sif(
@@ -430,15 +490,3 @@ def word_weights(store: WordStore, counts: Mapping[str, float], smoothing: float
     for word, row in store.rows(counts).items():
         counted[row] += counts[word]
     return (smoothing / (smoothing + counted / total)).astype(np.float32)
-
-
-def read_frequencies(path: Path) -> dict[str, float]:
-    """A word and its count per line, between white space; another line is refused by its number."""
-    counts: dict[str, float] = {}
-    for number, line in lines(path):
-        if cells := line.split():
-            count = as_number(cells[-1])
-            if len(cells) != 2 or count is None or count < 0:
-                raise DataError(f"{path}:{number}: {line!r} is not a word and its count")
-            counts[cells[0]] = counts.get(cells[0], 0.0) + count
-    return counts

@@ -391,6 +391,14 @@ class WhiteningSettings:
 
 
 @settings
+class StaticSettings:
+    """Settings of a static table."""
+
+    ridge: PositiveFloat = 0.1
+    """How strongly rows of rare word pieces stay where one piece alone has its embedding."""
+
+
+@settings
 class FlowSettings:
     """Settings of a flow and of its training; defaults as in the code of Li et al. 2020."""
 

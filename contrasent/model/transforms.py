@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -175,6 +176,42 @@ def fit_whitening(moments: Moments, kept: int | None = None) -> tuple[Whitening,
     transform.weight.copy_(torch.from_numpy(np.ascontiguousarray(weight)))
     transform.bias.copy_(torch.from_numpy(bias.astype(np.float32)))
     return transform, rank, float(variances[:kept].sum() / variances.clip(0).sum())
+
+
+_COLUMNS, _STEPS, _PRECISE = 64, 200, 1e-3
+"""Of conjugate gradients: columns at once, the most steps, and the residual where they end."""
+
+
+def fit_rows(
+    shares: sparse.csr_array, wanted: np.ndarray, start: np.ndarray, ridge: float
+) -> Tensor:
+    """The rows R ``(V, D)`` that make ``|X R - Y|^2 + ridge |R - S|^2`` smallest.
+
+    X ``(N, V)`` sparse, Y ``(N, D)``, S ``(V, D)``; by conjugate gradients, float32.
+    """
+
+    def times(matrix: sparse.csr_array, rows: Tensor) -> Tensor:
+        arrays = matrix.indices, matrix.indptr[:-1], matrix.data
+        ids, firsts, weights = map(torch.from_numpy, arrays)
+        return F.embedding_bag(ids, rows, firsts, mode="sum", per_sample_weights=weights)
+
+    across, found = shares.T.tocsr(), torch.from_numpy(start.copy())
+    for first in range(0, wanted.shape[1], _COLUMNS):
+        rows = found[:, first : first + _COLUMNS].contiguous()
+        missing = torch.from_numpy(np.array(wanted[:, first : first + _COLUMNS]))
+        rest = times(across, missing - times(shares, rows))
+        step, size = rest, rest.square().sum(0)
+        enough = size * _PRECISE**2
+        for _ in range(_STEPS):
+            if (size <= enough).all():
+                break
+            turned = times(across, times(shares, step)) + ridge * step
+            length = size / (step * turned).sum(0).clamp(min=1e-30)
+            rows, rest = rows + length * step, rest - length * turned
+            size, last = rest.square().sum(0), size
+            step = rest + size / last.clamp(min=1e-30) * step
+        found[:, first : first + _COLUMNS] = rows
+    return found
 
 
 _LOG_SCALE_FACTOR = 3.0

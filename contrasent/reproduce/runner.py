@@ -208,7 +208,7 @@ def _fit(job: Job, store: Store) -> dict[str, Any]:
         encoder, info = fit_sif(plain, text)
         encoder.save(place, info)
     else:
-        info = FITTERS[job.system.make].fit(plain, text, max_tokens=_PAPERS_TOKENS)
+        _, info = FITTERS[job.system.make].fit(plain, text, max_tokens=_PAPERS_TOKENS)
         plain.save(place, info)
     return {"encoder": _FITTED, "note": ""}
 

@@ -11,11 +11,10 @@ from contrasent.data.documents import document_lengths
 from contrasent.data.examples import open_examples, open_training
 from contrasent.data.readers import lines
 from contrasent.data.rows import as_number, open_rows_of
-from contrasent.data.word_vectors import word_lines
+from contrasent.data.word_vectors import read_frequencies, word_lines
 from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.retrieval import read_texts
 from contrasent.evaluation.sts_data import read_pairs
-from contrasent.fitting import read_frequencies
 from contrasent.progress import printable, step_progress
 
 ROWS = [

@@ -13,7 +13,10 @@ import torch
 from helpers.command_line import worked
 from helpers.oracles import inverse_flow
 from helpers.tiny_glove import vectors_of, write_vectors
+from sentence_transformers import SentenceTransformer
 
+import contrasent
+from contrasent.data.word_vectors import read_frequencies
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.fitting import (
     FITTERS,
@@ -21,10 +24,9 @@ from contrasent.fitting import (
     fit_flow,
     fit_sif,
     open_fitting_text,
-    read_frequencies,
     word_weights,
 )
-from contrasent.model.encoder import SentenceEncoder
+from contrasent.model.encoder import SentenceEncoder, embed
 from contrasent.model.loading import WordEncoder, load_encoder
 from contrasent.model.transforms import Flow
 from contrasent.records import read_records
@@ -51,7 +53,7 @@ def rows_of(encoder, text):
 
 def test_the_covariance_of_what_it_was_fitted_on_becomes_the_identity(encoder, text):
     encoder.normalize = True
-    fitted = fit_whitening(encoder, text)
+    _, fitted = fit_whitening(encoder, text)
     rows = rows_of(encoder, text)
     width = fitted["transform"]["dimensions"]
     assert width in (15, 16)
@@ -62,11 +64,11 @@ def test_the_covariance_of_what_it_was_fitted_on_becomes_the_identity(encoder, t
 def test_the_limit_of_tokens_is_of_the_fit_only(encoder, text):
     own = encoder.max_tokens
     with pytest.warns(UserWarning, match="were cut at 6 tokens"):
-        cut = fit_whitening(encoder, text, TEN, max_tokens=6)
+        _, cut = fit_whitening(encoder, text, TEN, max_tokens=6)
     assert encoder.max_tokens == own
     assert cut["transform"]["max_tokens"] == 6
     weight, encoder.transform = encoder.transform.weight, None
-    uncut = fit_whitening(encoder, text, TEN, max_tokens=5000)
+    _, uncut = fit_whitening(encoder, text, TEN, max_tokens=5000)
     assert uncut["transform"]["max_tokens"] == own
     assert not torch.allclose(encoder.transform.weight, weight)
 
@@ -101,7 +103,7 @@ SETTINGS = FlowSettings(levels=2, depth=2, coupling_width=8, batch_size=16, epoc
 
 
 def test_the_likelihood_rises(encoder, text):
-    fitted = fit_glow(encoder, text, SETTINGS)
+    _, fitted = fit_glow(encoder, text, SETTINGS)
     likelihood = fitted["transform"]["bits_per_dimension"]
     assert likelihood["after"] < likelihood["before"] - 0.01
     assert likelihood["sentences"] == 150
@@ -354,3 +356,37 @@ def test_the_command_saves_an_encoder_for_every_command(glove, corpus, sentences
     (tmp_path / "p.tsv").write_text("the cat\tdog runs\t1\nred cat\tred dog\t5\nthe runs\tsits\t3")
     shown = worked("evaluate", tmp_path / "sif", "--tasks", tmp_path / "p.tsv").out
     assert "SIF with a 0.001" in " ".join(shown.split())
+
+
+def test_a_static_table_is_the_ridge_regression_of_embeddings(encoder, text_file, tmp_path):
+    encoder.save(tmp_path / "encoder")
+    said = fit("static", tmp_path / "encoder", text_file, tmp_path / "table", "--ridge", "0.05")
+    sentences, tokenizer = text_file.read_text().splitlines(), encoder.tokenizer
+    held_out = set(np.linspace(0, 149, 8).astype(int))
+    shares = np.zeros((150, tokenizer.vocabulary))
+    for row, sentence in enumerate(sentences):
+        pieces, _ = tokenizer.pieces([sentence])
+        for piece in pieces:
+            shares[row, piece] += 1 / len(pieces)
+    first, *_, last = tokenizer.ids(["a"], None)[0][0]
+    singles = [np.array([first, piece, last], "i4") for piece in range(tokenizer.vocabulary)]
+    alone = embed(encoder, singles, 999, "fp32", int).astype("f8")
+    alone /= np.linalg.norm(alone, axis=1, keepdims=True)
+    wanted = encoder.encode(sentences, precision="fp32", normalize=True).astype("f8")
+    used = [row for row in range(150) if row not in held_out]
+    x, y = shares[used], wanted[used]
+    start = alone @ np.linalg.lstsq(x @ alone, y)[0]
+    rows = np.linalg.solve(x.T @ x + 0.05 * np.eye(len(start)), x.T @ y + 0.05 * start)
+    table = load_encoder(tmp_path / "table")
+    assert table.table.numpy() == pytest.approx(rows, abs=1e-3)
+    means = (shares @ rows)[sorted(held_out)]
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    cosine = (means * wanted[sorted(held_out)]).sum(axis=1).mean()
+    found = json.loads((tmp_path / "table" / "contrasent.json").read_text())["transform"]
+    assert (found["held_out"], found["name"], found["ridge"]) == (8, "static", 0.05)
+    assert found["held_out_cosine"] == pytest.approx(cosine, abs=1e-4)
+    assert f"held_out_cosine: {found['held_out_cosine']}" in said.err
+    theirs = SentenceTransformer(str(tmp_path / "table"), device="cpu").encode(sentences)
+    assert theirs == pytest.approx(table.encode(sentences), abs=1e-6)
+    again = contrasent.fit(encoder, "static", data=text_file, ridge=0.05)
+    assert torch.equal(again.table, table.table)
