@@ -85,10 +85,14 @@ def sentence_columns(
         cells = [row[it] for row in below] or [names[it]]
         if _holds_codes(cells):
             name = repr(names[it]) if chosen.header else it
-            shown = ", ".join(repr(cell[:_SHOWN]) for cell in cells[:2])
+            shown = ", ".join(repr(_brief(cell)) for cell in cells[:2])
             what = f"column {name} holds ids, numbers or dates ({shown})"
             raise DataError(f"{where}: {what}; choose with --columns")
     return chosen
+
+
+def _brief(cell: str) -> str:
+    return cell if len(cell) <= _SHOWN else f"{cell[:_SHOWN]}..."
 
 
 def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: str) -> ColumnMap:
@@ -107,7 +111,7 @@ def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: s
     at = names.index(texts[0]) if alone else None
     problem = ""
     if len(joined) > 1 and ("\t" in names[0] or all(_is_known(it.strip()) for it in joined)):
-        what = f"{names[0][:_SHOWN]!r} looks like {len(joined)} cells"
+        what = f"{_brief(names[0])!r} looks like {len(joined)} cells"
         problem = f"{what}; separate cells by commas in a .csv, by tabs in a .tsv"
     elif at is not None and len(names[at].split()) < min(len(row[at].split()) for row in below):
         ignored = ", ".join(name for name in names if name != names[at])
@@ -166,7 +170,7 @@ def _positions(
     for column in columns:
         spelt, wanted = (known, column) if column in known else (lower, column.lower())
         if wanted not in spelt:
-            pick(f"column of {where}", column, [name[:_SHOWN] for name in known])
+            pick(f"column of {where}", column, map(_brief, known))
         chosen.append(spelt.index(wanted))
         if spelt.count(wanted) > 1 or chosen.count(chosen[-1]) > 1:
             problem = f"names {column!r} twice, or it heads more than one column; choose by number"
@@ -265,7 +269,7 @@ def choose_columns(
         how = "in this order, below a header" if header else "no header"
         described = f"{_as_roles(cells, roles)} ({how})"
         return ColumnMap(tuple(range(len(names))), header, described, "order")
-    there = ", ".join(name[:_SHOWN] for name in names[:8])
+    there = ", ".join(map(_brief, names[:8]))
     raise DataError(
         f"{where}: no column is known as the {roles[len(known)]}; there are {there}; choose "
         f"{every} with --columns, by name or by number from 0"
