@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 from torch import Tensor
 
 from contrasent.data.examples import open_examples
@@ -55,7 +54,7 @@ logger = logging.getLogger("contrasent")
 _REMEDY = "name another folder with --output, or remove it"
 _AT_ONCE = 8192  # sentences that are embedded at a time
 _MEASURED = 2048  # sentences that the likelihood, or a static table, is measured on
-_TABLE_TOKENS = 4096  # of single pieces, embedded at once
+_TABLE_TOKENS, _FEWEST = 4096, 20  # of single pieces, embedded at once; sentences for a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +279,15 @@ def _static(encoder: SentenceEncoder, text: FittingText, settings: StaticSetting
     Least squares of the directions, on all sentences but the held-out ones. Rows are drawn to the
     embeddings of single pieces, mapped linearly to where they fit best.
     """
+    from scipy import sparse
+
     tokenizer, count, around = encoder.tokenizer, len(text), encoder.tokenizer.template
-    pieces = range(len(encoder.backbone.model.get_input_embeddings().weight))
-    singles = [np.array([*around.before, it, *around.after], np.int32) for it in pieces]
-    alone = unit_rows(embed(encoder, singles, _TABLE_TOKENS, how[0], lambda _: None))
+    weights: Any = encoder.backbone.model.get_input_embeddings().weight  # an LSTM has none
+    if count < _FEWEST:
+        raise DataError(f"{count} sentences are too few for a table; give {_FEWEST} at least")
+    singles = [[*around.before, it, *around.after] for it in range(len(weights))]
+    ids = list(np.array(singles, np.int32))
+    alone = unit_rows(embed(encoder, ids, _TABLE_TOKENS, how[0], lambda _: None))
     wanted = stored_rows(encoder, text, *how)
     blocks, rest, limit = list[Any](), iter(text), encoder.max_tokens - tokenizer.specials
     while block := list(islice(rest, _AT_ONCE)):
@@ -303,7 +307,8 @@ def _static(encoder: SentenceEncoder, text: FittingText, settings: StaticSetting
         square += means.T @ means
         product += means.T @ wanted[part]
     mapped = alone @ np.linalg.lstsq(square, product)[0].astype(np.float32)
-    table = fit_rows(shares, wanted, mapped, settings.ridge)
+    with progress_bar("fitting: dimension", encoder.width, shown=how[1]) as advance:
+        table = fit_rows(shares, wanted, mapped, settings.ridge, advance)
     cosine = float((unit_rows(measured @ table.numpy()) * wanted[held]).sum(axis=1).mean())
     facts = {"ridge": settings.ridge, "held_out": len(held), "held_out_cosine": cosine}
     described = f"static table of {len(table)} word pieces"

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contrasent.errors import ConfigError, DataError, pick
 from contrasent.model.backbones.base import FULL_FP32
+from contrasent.progress import Advance
 
 
 class Transform(nn.Module, ABC):
@@ -183,14 +183,15 @@ _COLUMNS, _STEPS, _PRECISE = 64, 200, 1e-3
 
 
 def fit_rows(
-    shares: sparse.csr_array, wanted: np.ndarray, start: np.ndarray, ridge: float
+    shares: Any, wanted: np.ndarray, start: np.ndarray, ridge: float, advance: Advance
 ) -> Tensor:
     """The rows R ``(V, D)`` that make ``|X R - Y|^2 + ridge |R - S|^2`` smallest.
 
-    X ``(N, V)`` sparse, Y ``(N, D)``, S ``(V, D)``; by conjugate gradients, float32.
+    X ``(N, V)`` sparse, Y ``(N, D)``, S ``(V, D)``; by conjugate gradients, float32. ``advance``
+    is told of the dimensions that are done.
     """
 
-    def times(matrix: sparse.csr_array, rows: Tensor) -> Tensor:
+    def times(matrix: Any, rows: Tensor) -> Tensor:
         arrays = matrix.indices, matrix.indptr[:-1], matrix.data
         ids, firsts, weights = map(torch.from_numpy, arrays)
         return F.embedding_bag(ids, rows, firsts, mode="sum", per_sample_weights=weights)
@@ -211,6 +212,7 @@ def fit_rows(
             size, last = rest.square().sum(0), size
             step = rest + size / last.clamp(min=1e-30) * step
         found[:, first : first + _COLUMNS] = rows
+        advance(rows.shape[1])
     return found
 
 
