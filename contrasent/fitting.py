@@ -24,18 +24,12 @@ from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
 from contrasent.files import exclusive, refuse_existing, sha256_of
+from contrasent.model import transforms
 from contrasent.model.encoder import SentenceEncoder, embed
 from contrasent.model.hub import INFO_FILE, resolve
 from contrasent.model.loading import StaticEncoder, WordEncoder
 from contrasent.model.protocol import unit_rows
-from contrasent.model.transforms import (
-    Flow,
-    Moments,
-    Transform,
-    fit_rows,
-    fit_whitening,
-    require_enough,
-)
+from contrasent.model.transforms import Flow, Moments, Transform
 from contrasent.options import MapOptions
 from contrasent.progress import progress_bar
 from contrasent.recipe import fields_of, validate
@@ -257,11 +251,11 @@ def _whitening(
     encoder: SentenceEncoder, text: FittingText, settings: WhiteningSettings, how: How
 ) -> Fit:
     """Sum up mean and covariance in fp64 while sentences are embedded, in bounded memory."""
-    require_enough(len(text), settings.dimensions, encoder.width)
+    transforms.require_enough(len(text), settings.dimensions, encoder.width)
     moments = Moments(encoder.width)
     for rows in finite_rows(encoder, text, *how):
         moments.add(rows)
-    transform, rank, share = fit_whitening(moments, settings.dimensions)
+    transform, rank, share = transforms.fit_whitening(moments, settings.dimensions)
     kept, width = transform.width, encoder.width
     facts = {"dimensions": kept, "width": width, "rank": rank, "variance_kept": share}
     return transform, f"whitening to {kept} of {width} dimensions", facts
@@ -308,7 +302,7 @@ def _static(encoder: SentenceEncoder, text: FittingText, settings: StaticSetting
         product += means.T @ wanted[part]
     mapped = alone @ np.linalg.lstsq(square, product)[0].astype(np.float32)
     with progress_bar("fitting: dimension", encoder.width, shown=how[1]) as advance:
-        table = fit_rows(shares, wanted, mapped, settings.ridge, advance)
+        table = transforms.fit_rows(shares, wanted, mapped, settings.ridge, advance)
     cosine = float((unit_rows(measured @ table.numpy()) * wanted[held]).sum(axis=1).mean())
     facts = {"ridge": settings.ridge, "held_out": len(held), "held_out_cosine": cosine}
     described = f"static table of {len(table)} word pieces"

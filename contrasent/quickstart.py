@@ -4,12 +4,11 @@ The text is Wikipedia articles, and the job to find sentences of the same articl
 encoder was not trained for, and a few hundred articles without labels improve.
 """
 
-import shutil
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from contrasent.errors import ConfigError
 from contrasent.files import refuse_existing
 from contrasent.model import OFFLINE_NAMES, SentenceEncoder, offline_folder
 from contrasent.recipe import load_recipe
@@ -35,8 +34,6 @@ TEXT = _DATA / "wikipedia.txt"
 SEARCH = _DATA / "wikipedia_search"
 PAIRS = _DATA / "stack_exchange_pairs.tsv"
 
-_WRITTEN = ("run", "index", "results.json")
-
 
 def quickstart(
     output: str | Path,
@@ -49,30 +46,21 @@ def quickstart(
     """Train the offline encoder on the shipped sentences; returns the run, and hits by query.
 
     MissingExtraError if the offline encoder is not installed; CheckpointError if it is not the
-    published one; ConfigError if ``output`` exists and is not to be replaced, or is no
-    quickstart's. ``output`` gets ``run`` and ``index``; ``tell`` is told what comes next.
+    published one; ConfigError if ``output`` exists and is not to be replaced. ``output`` gets
+    ``run`` and ``index``, which alone are replaced; ``tell`` is told what comes next.
     """
-    output = Path(output)
-    start = offline_folder()
-    if output.is_dir():
-        foreign = sorted(path.name for path in output.iterdir() if path.name not in _WRITTEN)
-        if foreign:
-            raise ConfigError(
-                f"{output} holds {foreign[0]}, which no quickstart wrote; name another --output"
-            )
-        if overwrite:
-            shutil.rmtree(output)
-    refuse_existing(output, "name another folder with --output, or replace it with --overwrite")
+    output, start = Path(output), offline_folder()
+    if not overwrite:
+        refuse_existing(output, "name another folder with --output, or replace it with --overwrite")
     # The tasks select nothing, so that the scores after training are those of unseen text.
     tasks = {"evaluation.task": "none", "evaluation.final": f"{SEARCH},{PAIRS}"}
     settings = {"encoder.name": str(start), "data.file": str(TEXT), **SETTINGS, **tasks}
     texts = [line for line in TEXT.read_text(encoding="utf-8").splitlines() if line]
     tell(f"1/2 training {ENCODER} on {len(texts)} sentences of Wikipedia articles, no labels")
+    how: dict[str, Any] = {"overwrite": overwrite, "show_progress": show_progress}
     recipe = load_recipe(RECIPE, settings)
-    result = train(recipe, output / "run", device=device, show_progress=show_progress)
-    if result is None:
-        raise ConfigError(f"{output / 'run'} holds a complete run; name another --output")
+    result: Any = train(recipe, output / "run", device=device, **how)
     tell("2/2 indexing the sentences with it, and searching them")
     encoder = SentenceEncoder.load(result.last, device=device)
-    index = Index.build(encoder, texts, output / "index", show_progress=show_progress)
+    index = Index.build(encoder, texts, output / "index", **how)
     return result, dict(zip(QUERIES, index.search(encoder, QUERIES, TOP_K), strict=True))
