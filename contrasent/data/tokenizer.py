@@ -79,6 +79,8 @@ class Tokenizer:
         self._pretrained = pretrained
         self.truncation_side: str = pretrained.truncation_side  # where a long text loses tokens
         settings = json.loads(pretrained.backend_tokenizer.to_str())
+        # Where others cut a text, special tokens included, before they look at the encoder's limit.
+        self.truncation: int = (settings["truncation"] or {}).get("max_length", 0)
         settings["truncation"] = settings["padding"] = None
         self._settings = json.dumps(settings)
         self._backends: dict[int | None, Any] = {}

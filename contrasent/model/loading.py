@@ -90,7 +90,7 @@ class StaticEncoder(LookupEncoder):
         self, tokenizer: Tokenizer, table: torch.Tensor, *, normalize: bool = True, name: str = ""
     ) -> None:
         self.tokenizer, self.table, self.full_width = tokenizer, table, table.shape[1]
-        self.normalize, self.name = normalize, name
+        self.normalize, self.name, self.max_tokens = normalize, name, tokenizer.truncation
 
     @classmethod
     def load(cls, name: str | Path, route: str | None = None) -> Self:
@@ -121,11 +121,9 @@ class StaticEncoder(LookupEncoder):
             raise CheckpointError(f"{folder} cannot be read as a static table: {problem}")
         encoder = cls(tokenizer, table, normalize="Normalize" in modules, name=str(name))
         encoder.conventions = st_modules.read_conventions(folder)
-        described = read_json(path / "tokenizer.json")
-        encoder.max_tokens = (described.get("truncation") or {}).get("max_length", 0)
         if not is_modular:
-            model = described["model"]  # its unknown piece is a token, or the number of one
-            known = tokenizer.vocabulary_map
+            model = read_json(path / "tokenizer.json")["model"]
+            known = tokenizer.vocabulary_map  # the unknown piece is a token, or the number of one
             encoder.unknown = known.get(model.get("unk_token"), model.get("unk_id"))
             encoder.max_tokens = encoder.max_tokens or _MODEL2VEC_TOKENS
         return encoder
