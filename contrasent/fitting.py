@@ -48,7 +48,6 @@ logger = logging.getLogger("contrasent")
 _REMEDY = "name another folder with --output, or remove it"
 _AT_ONCE = 8192  # sentences that are embedded at a time
 _MEASURED = 2048  # sentences that the likelihood, or a static table, is measured on
-_TABLE_TOKENS, _FEWEST = 4096, 20  # of single pieces, embedded at once; sentences for a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +99,7 @@ def open_fitting_text(
     They are files and data sets, of which every sentence of a row is taken; or STS tasks, each with
     all its splits, or one, such as ``stsb-dev``.
     """
-    tasks: dict[TaskName, None] = {}
-    texts: list[Iterable[Sequence[str]]] = []
-    origins = []
+    tasks, texts, origins = dict[TaskName, None](), list[Iterable[Sequence[str]]](), list[Origin]()
     for name in names:
         if not Path(name).exists() and STS_TASKS.keys() & known_tasks(name)[0]:
             tasks.update(dict.fromkeys(task_names([name], ("all", "test"))))
@@ -277,11 +274,8 @@ def _static(encoder: SentenceEncoder, text: FittingText, settings: StaticSetting
 
     tokenizer, count, around = encoder.tokenizer, len(text), encoder.tokenizer.template
     weights: Any = encoder.backbone.model.get_input_embeddings().weight  # an LSTM has none
-    if count < _FEWEST:
-        raise DataError(f"{count} sentences are too few for a table; give {_FEWEST} at least")
-    singles = [[*around.before, it, *around.after] for it in range(len(weights))]
-    ids = list(np.array(singles, np.int32))
-    alone = unit_rows(embed(encoder, ids, _TABLE_TOKENS, how[0], lambda _: None))
+    singles = np.array([[*around.before, it, *around.after] for it in range(len(weights))])
+    alone = unit_rows(embed(encoder, [*singles], _AT_ONCE, how[0], lambda _: None))
     wanted = stored_rows(encoder, text, *how)
     blocks, rest, limit = list[Any](), iter(text), encoder.max_tokens - tokenizer.specials
     while block := list(islice(rest, _AT_ONCE)):
@@ -305,8 +299,8 @@ def _static(encoder: SentenceEncoder, text: FittingText, settings: StaticSetting
         table = transforms.fit_rows(shares, wanted, mapped, settings.ridge, advance)
     cosine = float((unit_rows(measured @ table.numpy()) * wanted[held]).sum(axis=1).mean())
     facts = {"ridge": settings.ridge, "held_out": len(held), "held_out_cosine": cosine}
-    described = f"static table of {len(table)} word pieces"
-    return StaticEncoder(tokenizer, table, name=encoder.name), described, facts
+    static = StaticEncoder(tokenizer, table, name=encoder.name)
+    return static, f"static table of {len(table)} word pieces", facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,8 +398,7 @@ def fit(
             of `contrasent.settings.FlowSettings`.
 
     Returns:
-        The encoder with its map, or the table; encoding is in fp32 by default then, as a map
-        amplifies rounding.
+        The encoder with its map, which amplifies rounding: fp32 is its default; or the table.
 
     Example:
         >>> encoder = contrasent.fit("runs/mine", data="sentences.txt")  # doctest: +SKIP
@@ -416,13 +409,10 @@ def fit(
     chosen = validate(fitter.settings, settings, "map")
     text = fitting_text(data, output, options.columns, options.data_dir)
     if not isinstance(encoder, SentenceEncoder):
-        encoder = SentenceEncoder.load(
-            encoder, pooler=options.pooler, head=options.head, device=options.device
-        )
-    precision, limit = options.precision, options.max_tokens
-    fitted, info = fitter.fit(
-        encoder, text, chosen, precision=precision, max_tokens=limit, show_progress=show_progress
-    )
+        how = {"pooler": options.pooler, "head": options.head, "device": options.device}
+        encoder = SentenceEncoder.load(encoder, **how)
+    limits: Any = {"precision": options.precision, "max_tokens": options.max_tokens}
+    fitted, info = fitter.fit(encoder, text, chosen, show_progress=show_progress, **limits)
     if output is not None:
         save_fitted(fitted, info, Path(output))
     return fitted
@@ -484,8 +474,7 @@ def fit_sif(
 
 def word_weights(store: WordStore, counts: Mapping[str, float], smoothing: float) -> Vectors:
     """``(W,)``: ``a / (a + p(w))``; counts of words with one vector, as in lower case, add up."""
-    total = sum(counts.values()) or 1
-    counted = np.zeros(store.words)
+    total, counted = sum(counts.values()) or 1, np.zeros(store.words)
     for word, row in store.rows(counts).items():
         counted[row] += counts[word]
     return (smoothing / (smoothing + counted / total)).astype(np.float32)

@@ -16,18 +16,12 @@ from contrasent.search import Hit, Index
 from contrasent.training import Result, train
 
 ENCODER = OFFLINE_NAMES[0]
-"""The name of the encoder it starts from."""
-
-RECIPE = "unsup-simcse"
-SETTINGS = {"view.name": "next_sentence"}
-"""Settings of the recipe that are other than its own."""
 
 QUERIES = (
     "A storm destroyed houses and left people without power",
     "children learning their first words",
     "how steel is made easier to cut",
 )
-TOP_K = 3
 
 _DATA = Path(str(files("contrasent") / "quickstart_data"))
 TEXT = _DATA / "wikipedia.txt"
@@ -54,13 +48,13 @@ def quickstart(
         refuse_existing(output, "name another folder with --output, or replace it with --overwrite")
     # The tasks select nothing, so that the scores after training are those of unseen text.
     tasks = {"evaluation.task": "none", "evaluation.final": f"{SEARCH},{PAIRS}"}
-    settings = {"encoder.name": str(start), "data.file": str(TEXT), **SETTINGS, **tasks}
+    own = {"view.name": "next_sentence", "encoder.name": str(start), "data.file": str(TEXT)}
     texts = [line for line in TEXT.read_text(encoding="utf-8").splitlines() if line]
     tell(f"1/2 training {ENCODER} on {len(texts)} sentences of Wikipedia articles, no labels")
     how: dict[str, Any] = {"overwrite": overwrite, "show_progress": show_progress}
-    recipe = load_recipe(RECIPE, settings)
+    recipe = load_recipe("unsup-simcse", own | tasks)
     result: Any = train(recipe, output / "run", device=device, **how)
     tell("2/2 indexing the sentences with it, and searching them")
     encoder = SentenceEncoder.load(result.last, device=device)
     index = Index.build(encoder, texts, output / "index", **how)
-    return result, dict(zip(QUERIES, index.search(encoder, QUERIES, TOP_K), strict=True))
+    return result, dict(zip(QUERIES, index.search(encoder, QUERIES, 3), strict=True))

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -103,13 +103,9 @@ class SifCommand(FitOptions):
         from contrasent.model import WordEncoder
 
         text = fitting_text(self.data, self.output, self.columns, self.data_dir)
-        encoder, info = fit_sif(
-            WordEncoder.load(self.words),
-            text,
-            smoothing=self.smoothing,
-            components=self.components,
-            frequencies=self.frequencies,
-        )
+        how: Any = {"smoothing": self.smoothing, "components": self.components}
+        words = WordEncoder.load(self.words)
+        encoder, info = fit_sif(words, text, frequencies=self.frequencies, **how)
         save_fitted(encoder, info, self.output)
         say(f"{self.output}: {encoder.transform_described}")
 

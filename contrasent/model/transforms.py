@@ -178,40 +178,35 @@ def fit_whitening(moments: Moments, kept: int | None = None) -> tuple[Whitening,
     return transform, rank, float(variances[:kept].sum() / variances.clip(0).sum())
 
 
-_COLUMNS, _STEPS, _PRECISE = 64, 200, 1e-3
-"""Of conjugate gradients: columns at once, the most steps, and the residual where they end."""
+_COLUMNS, _STEPS, _PRECISE = 64, 200, 1e-3  # at once, at most, and the residual that is enough
 
 
-def fit_rows(
-    shares: Any, wanted: np.ndarray, start: np.ndarray, ridge: float, advance: Advance
-) -> Tensor:
+def fit_rows(x: Any, y: np.ndarray, s: np.ndarray, ridge: float, advance: Advance) -> Tensor:
     """The rows R ``(V, D)`` that make ``|X R - Y|^2 + ridge |R - S|^2`` smallest.
 
-    X ``(N, V)`` sparse, Y ``(N, D)``, S ``(V, D)``; by conjugate gradients, float32. ``advance``
-    is told of the dimensions that are done.
+    X ``(N, V)`` sparse, Y ``(N, D)``, S ``(V, D)``; by conjugate gradients, float32.
     """
 
-    def times(matrix: Any, rows: Tensor) -> Tensor:
-        arrays = matrix.indices, matrix.indptr[:-1], matrix.data
-        ids, firsts, weights = map(torch.from_numpy, arrays)
+    def times(m: Any, rows: Tensor) -> Tensor:
+        ids, firsts, weights = map(torch.from_numpy, (m.indices, m.indptr[:-1], m.data))
         return F.embedding_bag(ids, rows, firsts, mode="sum", per_sample_weights=weights)
 
-    across, found = shares.T.tocsr(), torch.from_numpy(start.copy())
-    for first in range(0, wanted.shape[1], _COLUMNS):
-        rows = found[:, first : first + _COLUMNS].contiguous()
-        missing = torch.from_numpy(np.array(wanted[:, first : first + _COLUMNS]))
-        rest = times(across, missing - times(shares, rows))
+    across, found = x.T.tocsr(), torch.from_numpy(s.copy())
+    for first in range(0, y.shape[1], _COLUMNS):
+        part = (slice(None), slice(first, first + _COLUMNS))
+        rows = found[part].contiguous()
+        rest = times(across, torch.from_numpy(np.array(y[part])) - times(x, rows))
         step, size = rest, rest.square().sum(0)
         enough = size * _PRECISE**2
         for _ in range(_STEPS):
             if (size <= enough).all():
                 break
-            turned = times(across, times(shares, step)) + ridge * step
+            turned = times(across, times(x, step)) + ridge * step
             length = size / (step * turned).sum(0).clamp(min=1e-30)
             rows, rest = rows + length * step, rest - length * turned
             size, last = rest.square().sum(0), size
             step = rest + size / last.clamp(min=1e-30) * step
-        found[:, first : first + _COLUMNS] = rows
+        found[part] = rows
         advance(rows.shape[1])
     return found
 
