@@ -309,6 +309,7 @@ class Fitter:
 
     settings: type[Any]  # its settings, a class made by `settings`
     make: Callable[[SentenceEncoder, FittingText, Any, How], Fit]
+    is_map: bool = True  # what it makes is put behind the encoder, where there must be none
 
     def fit(
         self,
@@ -324,8 +325,7 @@ class Fitter:
 
         Longer sentences than ``max_tokens`` are cut; BERT-whitening and BERT-flow took 64.
         """
-        is_mapped = encoder.transform is not None and self.settings is not StaticSettings
-        if is_mapped or encoder.truncate_dim is not None:
+        if (self.is_map and encoder.transform is not None) or encoder.truncate_dim is not None:
             raise ConfigError(
                 f"{encoder.name} has a transform already ({encoder.transform_described}), or keeps "
                 "not all dimensions; fit on the encoder that it was made from"
@@ -364,7 +364,7 @@ class Fitter:
 FITTERS = {
     "whitening": Fitter(WhiteningSettings, _whitening),
     "flow": Fitter(FlowSettings, _flow),
-    "static": Fitter(StaticSettings, _static),
+    "static": Fitter(StaticSettings, _static, is_map=False),
 }
 """By the name of the map, or kind of encoder."""
 

@@ -191,10 +191,10 @@ def fit_rows(x: Any, y: np.ndarray, s: np.ndarray, ridge: float, advance: Advanc
         ids, firsts, weights = map(torch.from_numpy, (m.indices, m.indptr[:-1], m.data))
         return F.embedding_bag(ids, rows, firsts, mode="sum", per_sample_weights=weights)
 
-    across, found = x.T.tocsr(), torch.from_numpy(s.copy())
+    across, table = x.T.tocsr(), torch.from_numpy(s.copy())
     for first in range(0, y.shape[1], _COLUMNS):
         part = (slice(None), slice(first, first + _COLUMNS))
-        rows = found[part].contiguous()
+        rows = table[part].contiguous()
         rest = times(across, torch.from_numpy(np.array(y[part])) - times(x, rows))
         step, size = rest, rest.square().sum(0)
         enough = size * _PRECISE**2
@@ -206,9 +206,9 @@ def fit_rows(x: Any, y: np.ndarray, s: np.ndarray, ridge: float, advance: Advanc
             rows, rest = rows + length * step, rest - length * turned
             size, last = rest.square().sum(0), size
             step = rest + size / last.clamp(min=1e-30) * step
-        found[part] = rows
+        table[part] = rows
         advance(rows.shape[1])
-    return found
+    return table
 
 
 _LOG_SCALE_FACTOR = 3.0

@@ -171,14 +171,14 @@ class ReplacedTokens(Difference):
     def _sums(self, batch: Batch, embeddings: Tensor, edited: Tensor, operation: Tensor) -> Tensor:
         """The cross-entropy of each operation, and how many edited and other tokens are found."""
         states, one = self.conditional(batch, embeddings), len(self.conditional.heads) == 1
-        losses, found = [], []
+        losses, counts = [], []
         for number, name in enumerate(self.conditional.heads):
             rows = slice(None) if one else operation == number
             logits, label = self.conditional.logits(name, states[rows]), edited[rows]
             losses.append(F.cross_entropy(logits, label.long(), reduction="sum"))
             right = logits.detach().argmax(-1) == label
-            found.append(torch.stack([right & label, right & ~label]).sum(1))
-        return torch.cat([torch.stack(losses), torch.stack(found).sum(0).float()])
+            counts.append(torch.stack([right & label, right & ~label]).sum(1))
+        return torch.cat([torch.stack(losses), torch.stack(counts).sum(0).float()])
 
 
 class MaskedTokens(Difference):

@@ -247,7 +247,7 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
 
     DataError if a path is not there, or is none of them.
     """
-    found = defaultdict[str, list[Any]](list)
+    saved: dict[str, Any] = defaultdict(list)
     for path in map(Path, paths):
         first: Any = {}
         if path.is_file():
@@ -255,13 +255,13 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
                 first = json.loads(file.readline())
         first = first if isinstance(first, dict) else {}
         if first.get("kind") == geometry.KIND:
-            found["geometries"] += geometry.read_geometry(path)
+            saved["geometries"] += geometry.read_geometry(path)
         elif first.get("kind") == NEIGHBOURS:
-            found["neighbours"] += read_neighbours(path)
+            saved["neighbours"] += read_neighbours(path)
         elif "metric" in first:
-            found["records"] += read_records(path)
+            saved["records"] += read_records(path)
         elif path.is_dir() or "step" in first:
-            found["runs"].append(geometry.read_trajectory(path))
+            saved["runs"].append(geometry.read_trajectory(path))
         else:
             nothing = "no measured geometry, no scores, no nearest neighbours and no training run"
             raise DataError(
@@ -269,4 +269,5 @@ def read_saved(paths: Iterable[str | Path]) -> Contents:
                 "'contrasent analyze --json', 'contrasent evaluate --json' or 'contrasent "
                 "neighbours --json' wrote, or a run's folder"
             )
-    return Contents(**dict[str, Any]((kind, tuple(of)) for kind, of in found.items()))
+    fields: dict[str, Any] = {kind: tuple(rows) for kind, rows in saved.items()}
+    return Contents(**fields)

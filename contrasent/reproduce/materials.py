@@ -180,8 +180,8 @@ def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
     table = open_source(str(source), kind)
     rows = [cells for _, cells in table.choose(ColumnMap.every).rows()]
     kept = sorted(sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit])
-    written = [*[table.first] * any(table.first), *(rows[k] for k in kept)]
-    build.write_rows(path, written[0], written[1:])
+    header, *rest = [table.first] * any(table.first) + [rows[k] for k in kept]
+    build.write_rows(path, header, rest)
     return path
 
 

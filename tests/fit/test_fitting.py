@@ -97,6 +97,8 @@ def test_nothing_is_fitted_twice(encoder, text):
     for fit in (fit_whitening, fit_glow):
         with pytest.raises(ConfigError, match=r"has a transform already .whitening to"):
             fit(encoder, text)
+    table, _ = FITTERS["static"].fit(encoder, text)  # which follows the encoder with its map
+    assert table.width == encoder.width
 
 
 SETTINGS = FlowSettings(levels=2, depth=2, coupling_width=8, batch_size=16, epochs=6)
