@@ -189,7 +189,7 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
             raise ConfigError("nothing to analyze: name a model, or saved files with --from")
         refuse_existing_file(self.json, overwrite=self.overwrite)
         if self.figures:
-            kinds, forms = report.figure_kinds(), report.FORMATS
+            kinds, forms = report.FIGURES, report.FORMATS
             for name in (f"{kind.name}.{form}" for kind in kinds for form in forms):
                 refuse_existing_file(self.figures / name, overwrite=self.overwrite)
         refuse_existing_file(self.html, overwrite=self.overwrite)

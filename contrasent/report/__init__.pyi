@@ -13,14 +13,14 @@ from .contents import labels as labels
 from .contents import read_saved as read_saved
 from .contents import rows_of as rows_of
 from .contents import short_encoder as short_encoder
+from .figures import FIGURES as FIGURES
 from .figures import FORMATS as FORMATS
 from .figures import FigureData as FigureData
 from .figures import Picture as Picture
 from .figures import draw_figures as draw_figures
 from .figures import figure_data as figure_data
-from .figures import figure_kinds as figure_kinds
+from .figures import run_lines as run_lines
 from .figures import write_pictures as write_pictures
-from .figures.curves import run_lines as run_lines
 from .page import cluster_map as cluster_map
 from .page import write_report as write_report
 from .scores_table import score_tables as score_tables

@@ -13,7 +13,7 @@ from contrasent.errors import ConfigError, pick
 from contrasent.evaluation import Geometry, read_geometry, read_trajectory
 from contrasent.files import exclusive, remove_folder, write_text
 from contrasent.recipe import validate
-from contrasent.report import FigureData, Picture, Table, figure_kinds, text_table, write_pictures
+from contrasent.report import FIGURES, FigureData, Picture, Table, text_table, write_pictures
 from contrasent.reproduce import papers
 from contrasent.reproduce.cells import FilledTable, Filler, short_reason, write_records
 from contrasent.reproduce.jobs import TEACHERS, Job, Planner, Store
@@ -224,7 +224,7 @@ def figure(filler: Filler, filled: FilledTable) -> Picture | None:
         return None
     plans = {row.label: filler.plan(row, column)[0] for row in table.rows}
     chosen = {label: of_seeds[0][0] for label, of_seeds in plans.items() if of_seeds}
-    kind = next(it for it in figure_kinds() if it.name == table.figure)
+    kind = next(it for it in FIGURES if it.name == table.figure)
     if kind.of_runs:
         runs = dict[str, tuple[str, Job]]()  # rows of one run are drawn once
         for label, it in chosen.items():

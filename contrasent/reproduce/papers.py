@@ -189,7 +189,7 @@ class PaperTable:
     title: str  # in a few words
     rows: tuple[PaperRow, ...]  # in the order of the paper
     columns: tuple[PaperColumn, ...]  # in the order of the paper
-    figure: str = ""  # what is drawn, one of `figure_kinds`; empty for a table
+    figure: str = ""  # what is drawn, one of `FIGURES`; empty for a table
     panels: int = 0  # rows of a panel of the figure; 0 for one panel
     study: str = ""  # the study's table with the same rows and columns
     note: str = ""  # what has to be known to read it, as a sentence

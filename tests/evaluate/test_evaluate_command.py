@@ -16,7 +16,7 @@ from contrasent.evaluation.suite import load_suite
 from contrasent.evaluation.task_names import STS, averaged, task_names
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import Record, json_lines, read_records
-from contrasent.report.figures import figure_kinds
+from contrasent.report.figures import FIGURES as KINDS
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_an_old_report_is_kept_and_nothing_is_measured(runner, words, tmp_path, 
     assert "<title>m: contrasent report</title>" in html.read_text()
 
 
-FIGURES = [kind.name for kind in figure_kinds() if not kind.of_runs]
+FIGURES = [kind.name for kind in KINDS if not kind.of_runs]
 
 
 def test_the_table_says_what_was_measured_on_what(runner, encoder, senteval):

@@ -18,12 +18,19 @@ from contrasent.evaluation.sts_data import Position
 from contrasent.evaluation.task_names import task_names
 from contrasent.records import Record, lines_of_kind, write_records
 from contrasent.report.contents import labelled, labelled_runs, read_saved
-from contrasent.report.figures import draw_figures, figure_data, figure_kinds, sts_colours
-from contrasent.report.figures.curves import density, run_lines, spectra
+from contrasent.report.figures import (
+    FIGURES,
+    density,
+    draw_figures,
+    figure_data,
+    run_lines,
+    spectra,
+    sts_colours,
+)
 from contrasent.report.scores_table import score_tables
 from contrasent.report.table import print_table
 
-PICTURES = tuple(kind.name for kind in figure_kinds())
+PICTURES = tuple(kind.name for kind in FIGURES)
 
 
 def geometry(encoder="org/model", pooler="cls", pairs="stsb-dev>4", **numbers):
