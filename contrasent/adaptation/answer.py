@@ -166,7 +166,9 @@ class Adaptation:
             result = f"an encoder of {self.layers} layers" if self.layers else result
             lines.append(f"Training found {result}, by {best.candidate}; tried: {tried}.")
         elif self.scores.gains:
-            lines.append(f"The best of what was tried, {best.candidate}, is worse on other text.")
+            hurt = any(gain.verdict == "hurt" for gain in self.scores.gains)
+            result = "is worse" if hurt else "is not shown to be better"
+            lines.append(f"The best of what was tried, {best.candidate}, {result} on other text.")
         else:
             lines.append(f"Nothing that was tried beat the encoder as it comes: {tried}.")
         lines += [gain.sentence for gain in self.scores.gains]
@@ -235,6 +237,7 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         why=why,
         report=folder / REPORT,
     )
+    trained, trial_run, verdicts = None, run, set[str]()
     if best and (ground.start_score is None or (best.score or 0.0) > ground.start_score):
         if (trial_run := rungs.search.run_of(best.number)).exists():
             remove_folder(run)
@@ -242,20 +245,30 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         whole = {"encoder.layers": None}  # a smaller encoder is compared with it
         recipe, run_options = load_recipe(run / "recipe.yaml", whole), rungs.search.run_options
         scores = score_result(rungs.final_tasks(), recipe, result.encoder, False, **run_options)
-        result = replace(result, scores=scores)
         verdicts = {gain.verdict for gain in scores.gains if gain.of != GENERAL_PAIRS.name}
-        if "hurt" in verdicts and "helped" not in verdicts and not result.layers:
+        result = replace(result, scores=scores)
+        trained = replace(result, recipe=run / "recipe.yaml")
+        if ground.tests:
+            use, text = (
+                _use(str(result.encoder), rungs.options.device),
+                folder / f"{_PARTS[-1]}.txt",
+            )
+            how: dict[str, Any] = {"documents": ground.in_documents, "seconds": _JUDGED / 3}
+            trained = replace(trained, trained=evaluation.judge(use, text, **how))
+    judged, left = result.judgement, rungs.seconds_left + ground.final_seconds
+    partly = judged is not None and judged.sampled < judged.facts.examples
+    is_open = result.outcome == "start" and "helped" not in verdicts
+    if partly and is_open and ground.ended and left > _JUDGED:
+        words = left * ground.words_a_second
+        with suppress(KeyboardInterrupt):
+            again = _judge(_use(start, rungs.options.device), rungs.options, words)
+            result = replace(result, judgement=again)
+    if trained:
+        worse = "hurt" in verdicts or (result.hybrid_weight and not trained.hybrid_weight)
+        if worse and "helped" not in verdicts and not result.layers:
             run.rename(trial_run)
         else:
-            result = replace(result, recipe=run / "recipe.yaml")
-            if ground.tests:
-                trained = evaluation.judge(
-                    _use(str(result.encoder), rungs.options.device),
-                    folder / f"{_PARTS[-1]}.txt",
-                    documents=ground.in_documents,
-                    seconds=_JUDGED / 3,
-                )
-                result = replace(result, trained=trained)
+            result = replace(trained, judgement=result.judgement)
     if result.recipe is None and ground.depth and not result.encoder.exists():
         start_encoder(EncoderSettings(name=start, pooler=start_pooler(start))).save(result.encoder)
     rungs.save()
@@ -267,6 +280,19 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
 def _use(name: str, device: str | None) -> EncoderUse:
     pooler = start_pooler(name)
     return EncoderUse.of(name, pooler=pooler, head="none" if pooler else None, device=device)
+
+
+def _judge(use: EncoderUse, chosen: AdaptOptions, words: float) -> Judgement:
+    """Judge an encoder, and those beside it, on so many words of the text in all."""
+    return evaluation.judge(
+        use,
+        chosen.data,
+        compare=[_use(it, chosen.device) for it in chosen.compare],
+        columns=chosen.columns and [chosen.columns],
+        documents=chosen.documents,
+        clean=chosen.clean,
+        seconds=words / _USUAL_WORDS / (1 + len(chosen.compare)),
+    )
 
 
 def _open_kinds(judged: Judgement) -> list[str]:
@@ -330,7 +356,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
         dev_task(EvaluationSettings(task=chosen.dev))
     if chosen.test:
         evaluation.raise_problems(evaluation.load_suite(chosen.test).problems)
-    columns = None if chosen.columns is None else [chosen.columns]
+    columns = chosen.columns and [chosen.columns]
     text = Text.read(chosen.data, columns, documents=chosen.documents, clean=chosen.clean)
     ground = Ground(f"{chosen.data} has {text.described}", text.in_documents)
     budget = 60 * chosen.minutes
@@ -347,27 +373,17 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
 
     shuffled = text.shuffled(chosen.seed)
     sample = list(islice(chain.from_iterable(shuffled.documents), 64))
-    took, letters = _seconds_of(start, sample), sum(map(len, sample))
-    slowest = took
+    slowest = took = _seconds_of(start, sample)
     if teacher := teacher_of(chosen):
         slowest = max(took, _seconds_of(load_encoder(teacher, device=chosen.device), sample))
-    ground.letter_seconds, seconds = took / letters, took / len(sample)  # of a letter, of a line
-    words = sum(len(line.split()) for line in sample) / took  # in a second
-    judged_for = min(max(0.3 * budget, _JUDGED / 3), _JUDGED) / (1 + len(chosen.compare))
+    ground.words_a_second = sum(len(line.split()) for line in sample) / took
     judged: Judgement | None = None
     with suppress(DataError):  # there is too little
-        judged = evaluation.judge(
-            use,
-            chosen.data,
-            compare=[_use(it, chosen.device) for it in chosen.compare],
-            columns=columns,
-            documents=chosen.documents,
-            clean=chosen.clean,
-            seconds=judged_for * words / _USUAL_WORDS,
-        )
+        judged_for = min(max(0.3 * budget, _JUDGED / 3), _JUDGED)
+        judged = _judge(use, chosen, judged_for * ground.words_a_second)
     kinds = _open_kinds(judged) if judged else []
     # A line of a part is in about two texts of each kind of task.
-    of_line = 2 * max(1, len(kinds)) * seconds
+    of_line = 2 * max(1, len(kinds)) * took / len(sample)
     lines = np.array([_DEV_SHARE, _TEST_SHARE / 2]) * budget / of_line
     dev, test = np.clip(lines, _FEWEST_LINES, _HELD_OUT).astype(int).tolist()
     sizes = [0 if chosen.dev else dev, test]

@@ -39,6 +39,8 @@ TRAIN, LISTS = "train.txt", "lists.jsonl"
 _TIME_SHARES, _EVALUATIONS = (0.3, 0.3, 0.4), (1, 1, 3)
 """Of the time that is left, for each rung of the search; and how often a trial is evaluated."""
 _FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS = 10, 3, 3
+_JUDGED_AGAIN = 0.1
+"""Of the time, for a start that stays, to be judged on more of the text."""
 _LISTED, _TIMED_LISTS, _LISTS_SHARE = 8, 16, 0.1
 """Candidates of a query; queries that are timed; of the time, what a teacher has for all."""
 _GRACE = 1.05
@@ -82,8 +84,8 @@ class Ground:
     lists: int = 0  # queries with candidates that a teacher has ranked
     dev: list[str] = field(default_factory=list)  # tasks that choose
     tests: list[str] = field(default_factory=list)  # made of held-out text
-    letter_seconds: float = 0.0  # of a letter that is embedded
-    final_seconds: float = 0.0  # of the scores at the end
+    words_a_second: float = 0.0  # that are embedded
+    final_seconds: float = 0.0  # of the scores at the end, or of judging again
     start_score: float | None = None  # the dev score of the start as it comes
     dev_metric: str = ""  # what that is
     step_seconds: float = 0.0  # of the candidate ``dropout``
@@ -123,8 +125,9 @@ class Rungs:
         try:
             if not ground.why and not ground.step_seconds:
                 texts = (text.sentences for text in self.final_tasks().texts())
-                letters = sum(map(len, set(chain.from_iterable(texts))))
-                ground.final_seconds = 2 * letters * ground.letter_seconds
+                words = sum(len(text.split()) for text in set(chain.from_iterable(texts)))
+                shortest = _JUDGED_AGAIN * 60 * self.options.minutes
+                ground.final_seconds = max(shortest, 2 * words / ground.words_a_second)
                 self._probe()
             if not ground.why and not ground.ended:
                 search.run(self._plan(), self._make, self._learn)

@@ -276,20 +276,32 @@ def test_what_hinders_training_is_told_beside_the_start(adapt, monkeypatch, tmp_
 
 
 def test_hybrid_search_is_told_apart_from_a_better_encoder(adapt, monkeypatch):
-    judge = adapting.evaluation.judge
-    monkeypatch.setattr(
-        adapting.evaluation,
-        "judge",
-        lambda *given, **how: replace(judge(*given, **how), verdict="hybrid", weight=0.3),
-    )
+    judge, seconds = adapting.evaluation.judge, list[float]()
+
+    def more_tells(*given, **how):
+        seconds.append(how["seconds"])
+        seen = {"sampled": len(seconds), "weight": 0.3 if seconds[1:] else None}
+        return replace(judge(*given, **how), **seen, verdict="hybrid" if seconds[1:] else "good")
+
+    monkeypatch.setattr(adapting.evaluation, "judge", more_tells)
     monkeypatch.setattr(searching, "train", failing("dropout"))
-    result = adapt(candidates=["dropout"])
+    result = adapt(candidates=["dropout"])  # a start that stays is judged on more of its text
+    assert len(seconds) == 2 and seconds[1] > seconds[0]
     assert (result.outcome, result.hybrid_weight, result.recipe) == ("hybrid", 0.3, None)
     assert "needs no training" in " ".join(result.sentences)
     monkeypatch.setattr(searching, "train", train)
     both = adapt("both")
     assert (both.outcome, both.hybrid_weight) == ("both", 0.3)
     assert f"On held-out text {both.trained.sentence}" in both.sentences
+
+    def loses_words(use, text, **how):
+        verdict = "good" if "held-out" in str(text) else "hybrid"
+        return replace(judge(use, text, **how), verdict=verdict, weight=0.3)
+
+    monkeypatch.setattr(adapting.evaluation, "judge", loses_words)
+    kept = adapt("kept")  # what is shown to help does not give way to what is not
+    assert (kept.outcome, kept.recipe) == ("hybrid", None)
+    assert "is not shown to be better on other text" in " ".join(kept.sentences)
 
 
 def test_what_is_worse_on_held_out_text_gives_way_to_the_start(adapt, monkeypatch, tmp_path):
