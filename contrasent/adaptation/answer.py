@@ -152,6 +152,11 @@ class Adaptation:
         return "start" if self.hybrid_weight is None else "hybrid"
 
     @property
+    def verdicts(self) -> set[str]:
+        """On what the result is compared by, but for general pairs."""
+        return {gain.verdict for gain in self.scores.gains if gain.of != GENERAL_PAIRS.name}
+
+    @property
     def sentences(self) -> list[str]:
         """The answer in words."""
         judged = self.judgement
@@ -161,13 +166,13 @@ class Adaptation:
         if best is None or self.why:
             lines.append(f"Nothing was trained: {self.why}.")
         elif self.recipe is not None:
-            helped = any(gain.verdict == "helped" for gain in self.scores.gains)
-            result = "a better encoder" if helped else "an encoder that may be better"
+            result = (
+                "a better encoder" if "helped" in self.verdicts else "an encoder that may be better"
+            )
             result = f"an encoder of {self.layers} layers" if self.layers else result
             lines.append(f"Training found {result}, by {best.candidate}; tried: {tried}.")
         elif self.scores.gains:
-            hurt = any(gain.verdict == "hurt" for gain in self.scores.gains)
-            result = "is worse" if hurt else "is not shown to be better"
+            result = "is worse" if "hurt" in self.verdicts else "is not shown to be better"
             lines.append(f"The best of what was tried, {best.candidate}, {result} on other text.")
         else:
             lines.append(f"Nothing that was tried beat the encoder as it comes: {tried}.")
@@ -237,7 +242,7 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         why=why,
         report=folder / REPORT,
     )
-    trained, trial_run, verdicts = None, run, set[str]()
+    trained, trial_run = None, run
     if best and (ground.start_score is None or (best.score or 0.0) > ground.start_score):
         if (trial_run := rungs.search.run_of(best.number)).exists():
             remove_folder(run)
@@ -245,7 +250,6 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         whole = {"encoder.layers": None}  # a smaller encoder is compared with it
         recipe, run_options = load_recipe(run / "recipe.yaml", whole), rungs.search.run_options
         scores = score_result(rungs.final_tasks(), recipe, result.encoder, False, **run_options)
-        verdicts = {gain.verdict for gain in scores.gains if gain.of != GENERAL_PAIRS.name}
         result = replace(result, scores=scores)
         trained = replace(result, recipe=run / "recipe.yaml")
         if ground.tests:
@@ -257,15 +261,15 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
             trained = replace(trained, trained=evaluation.judge(use, text, **how))
     judged, left = result.judgement, rungs.seconds_left + ground.final_seconds
     partly = judged is not None and judged.sampled < judged.facts.examples
-    is_open = result.outcome == "start" and "helped" not in verdicts
+    is_open = result.outcome == "start" and "helped" not in result.verdicts
     if partly and is_open and ground.ended and left > _JUDGED:
         words = left * ground.words_a_second
         with suppress(KeyboardInterrupt):
             again = _judge(_use(start, rungs.options.device), rungs.options, words)
             result = replace(result, judgement=again)
     if trained:
-        worse = "hurt" in verdicts or (result.hybrid_weight and not trained.hybrid_weight)
-        if worse and "helped" not in verdicts and not result.layers:
+        worse = "hurt" in result.verdicts or (result.hybrid_weight and not trained.hybrid_weight)
+        if worse and "helped" not in result.verdicts and not result.layers:
             run.rename(trial_run)
         else:
             result = replace(trained, judgement=result.judgement)

@@ -85,7 +85,7 @@ class Ground:
     dev: list[str] = field(default_factory=list)  # tasks that choose
     tests: list[str] = field(default_factory=list)  # made of held-out text
     words_a_second: float = 0.0  # that are embedded
-    final_seconds: float = 0.0  # of the scores at the end, or of judging again
+    final_seconds: float = 0.0  # of the scores at the end, and of judging again
     start_score: float | None = None  # the dev score of the start as it comes
     dev_metric: str = ""  # what that is
     step_seconds: float = 0.0  # of the candidate ``dropout``
@@ -126,8 +126,8 @@ class Rungs:
             if not ground.why and not ground.step_seconds:
                 texts = (text.sentences for text in self.final_tasks().texts())
                 words = sum(len(text.split()) for text in set(chain.from_iterable(texts)))
-                shortest = _JUDGED_AGAIN * 60 * self.options.minutes
-                ground.final_seconds = max(shortest, 2 * words / ground.words_a_second)
+                again = _JUDGED_AGAIN * 60 * self.options.minutes
+                ground.final_seconds = 2 * words / ground.words_a_second + again
                 self._probe()
             if not ground.why and not ground.ended:
                 search.run(self._plan(), self._make, self._learn)
