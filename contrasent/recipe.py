@@ -41,10 +41,12 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], Lines]:
 
     ConfigError if the file cannot be read, is not YAML, is not a mapping, or has a key twice.
     """
+    lines: Lines = {}
     try:
-        text = path.read_text(encoding="utf-8")
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = yaml.safe_load(text)
+        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        tree = loader.get_single_node()
+        _note(path, tree, (), lines)  # first, as what is constructed may be merged
+        content = tree and loader.construct_document(tree)
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         problem = f"cannot read {path}: {error}"
         if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
@@ -55,8 +57,6 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], Lines]:
         return {}, {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold sections such as 'encoder:', not {shown(content)}")
-    lines: Lines = {}
-    _note(path, tree, (), lines)
     return content, lines
 
 
