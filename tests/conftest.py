@@ -122,6 +122,16 @@ def tiny_encoder(loaded_tiny_bert):
 
 
 @pytest.fixture(scope="session")
+def sentence_encoder(tiny_bert, tmp_path_factory):
+    """The folder of a saved encoder with a pooler of its own, the mean; do not change it."""
+    from contrasent.model.encoder import SentenceEncoder
+
+    folder = tmp_path_factory.mktemp("tiny") / "sentence-encoder"
+    SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu").save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_masked_lm(tmp_path_factory):
     """The folder of a tiny BERT with its masked-LM head; copy it before changing it."""
     from helpers.tiny_models import save_tiny_masked_lm

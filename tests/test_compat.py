@@ -20,7 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*does not say how it makes:User
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "sup-simcse-tiny"
-    path.mkdir()
     published(path)
     return path
 

@@ -24,11 +24,10 @@ from contrasent.model.protocol import Encoded
 
 
 @pytest.mark.parametrize("product", [False, True])
-def test_classes_are_those_of_sentence_transformers(product, tiny_bert, tmp_path):
+def test_classes_are_those_of_sentence_transformers(product, sentence_encoder):
     """The same folder in both libraries, the same pairs and the same classifier."""
-    encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-    encoder.save(tmp_path / "saved")
-    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    encoder = SentenceEncoder.load(sentence_encoder, device="cpu")
+    theirs = SentenceTransformer(str(sentence_encoder), device="cpu")
     loss = losses.SoftmaxLoss(theirs, 16, 3, concatenation_sent_multiplication=product)
     features = ["u", "v", "difference", *(["product"] if product else [])]
     objective = objectives.build("nli_softmax", {"features": features}, width=16, data_views=2)

@@ -6,14 +6,8 @@ from helpers import oracles
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.model.encoder import SentenceEncoder
 
 ROWS = [[2, 10, 11, 3], [2, 20, 21, 22, 3], [2, 30, 3]]
-
-
-@pytest.fixture
-def encoder(tiny_bert):
-    return SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
 
 
 def built(encoder, **settings):
@@ -22,17 +16,17 @@ def built(encoder, **settings):
     )
 
 
-def test_a_step_is_computed_as_the_paper_says(encoder):
+def test_a_step_is_computed_as_the_paper_says(tiny_encoder):
     """Means of every layer of transformers' own forward, projected, and the loops."""
     torch.manual_seed(0)
-    objective = built(encoder, distance_weight=0.0, temperature=0.1)
+    objective = built(tiny_encoder, distance_weight=0.0, temperature=0.1)
     batch = pack(ROWS)
     layers = []
     for row in ROWS:
-        states = encoder.backbone.model(torch.tensor([row]), output_hidden_states=True)
+        states = tiny_encoder.backbone.model(torch.tensor([row]), output_hidden_states=True)
         layers.append([state[0].mean(0) for state in states.hidden_states])
     guides = torch.stack([torch.stack(layer) for layer in zip(*layers, strict=True)]).detach()
-    encoded = encoder(batch)
+    encoded = tiny_encoder(batch)
     first, gelu, second, _ = objective.projector
 
     def project(rows):
@@ -46,17 +40,17 @@ def test_a_step_is_computed_as_the_paper_says(encoder):
     assert not first.bias.any() and not second.bias.any()
 
 
-def test_the_guide_stays_while_the_encoder_moves_and_the_distance_is_squared(encoder):
-    objective, batch = built(encoder, distance_weight=0.25), pack(ROWS)
+def test_the_guide_stays_while_the_encoder_moves_and_the_distance_is_squared(tiny_encoder):
+    objective, batch = built(tiny_encoder, distance_weight=0.25), pack(ROWS)
     before = objective._layers(batch)
-    assert objective(encoder(batch), batch)["distance"] == 0
+    assert objective(tiny_encoder(batch), batch)["distance"] == 0
     squares = 0.0
     with torch.no_grad():
-        for number, parameter in enumerate(encoder.parameters()):
+        for number, parameter in enumerate(tiny_encoder.parameters()):
             parameter.add_(0.01 * (1 + number % 3))
             squares += parameter.numel() * (0.01 * (1 + number % 3)) ** 2
-    distance = objective(encoder(batch), batch)["distance"]
+    distance = objective(tiny_encoder(batch), batch)["distance"]
     assert distance.item() == pytest.approx(0.25 * squares, rel=1e-3)
-    (gradient,) = torch.autograd.grad(distance, next(encoder.parameters()))
+    (gradient,) = torch.autograd.grad(distance, next(tiny_encoder.parameters()))
     torch.testing.assert_close(gradient, torch.full_like(gradient, 0.005), rtol=1e-2, atol=1e-6)
     torch.testing.assert_close(objective._layers(batch), before, rtol=0, atol=0)

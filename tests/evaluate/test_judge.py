@@ -212,7 +212,7 @@ def test_no_query_is_its_own_answer(tmp_path):
             assert task.corpus[itself] == query and itself not in wanted
 
 
-LONG = [f"{n} {sentence(n, 9)} and the number is {n}" for n in range(60)]
+LONG = [f"in row {n} {n % 60} {sentence(n % 60, 9)} and the number is {n % 60}" for n in range(720)]
 
 
 @pytest.mark.parametrize(
@@ -256,15 +256,13 @@ def mrr(path, documents=None):
 
 
 def test_held_out_halves_are_scored_as_in_plain_loops(tmp_path):
-    lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)]
-    value, queries = mrr(write(tmp_path / "text.txt", [*lines, "too short"]))
-    pairs = [halves(line) for line in lines if halves(line)[0] in queries]
+    value, queries = mrr(write(tmp_path / "text.txt", [*LONG[:600], "too short"]))
+    pairs = [halves(line) for line in LONG[:600] if halves(line)[0] in queries]
     assert value == pytest.approx(naive_mrr(pairs, Noisy()), abs=1e-9)
 
 
 def test_next_sentences_are_scored_as_in_plain_loops(tmp_path):
-    lines = [f"in row {n} {LONG[n % 60]}" for n in range(720)]
-    documents = [lines[n : n + 4] for n in range(0, 720, 4)]
+    documents = [LONG[n : n + 4] for n in range(0, 720, 4)]
     path = write(tmp_path / "text.txt", [line for d in documents for line in (*d, "")])
     value, queries = mrr(path, True)
     pairs = [(d[n], d[n + 1]) for d in documents for n in range(3) if d[n] in queries]
@@ -272,7 +270,7 @@ def test_next_sentences_are_scored_as_in_plain_loops(tmp_path):
 
 
 def test_held_out_lines_are_a_tenth_whatever_their_order(tmp_path):
-    lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)] + ["short"] * 5
+    lines = LONG[:600] + ["short"] * 5
     held = hold_out(open_examples(str(write(tmp_path / "text.txt", lines))))
     rest = held.rest.read_text().splitlines()
     assert held.texts == len(held.task.queries) == 60
@@ -285,10 +283,9 @@ def test_held_out_lines_are_a_tenth_whatever_their_order(tmp_path):
 
 
 def test_a_line_that_comes_twice_is_on_one_side(tmp_path):
-    lines = [f"in row {n} {LONG[n % 60]}" for n in range(600)]
-    held = hold_out(open_examples(str(write(tmp_path / "text.txt", lines * 2))))
+    held = hold_out(open_examples(str(write(tmp_path / "text.txt", LONG[:600] * 2))))
     rest = held.rest.read_text().splitlines()
-    assert all(rest.count(line) in (0, 2) for line in lines)
+    assert all(rest.count(line) in (0, 2) for line in LONG[:600])
     assert held.texts == 120 == 2 * len(held.task.queries) == 1200 - len(rest)
 
 

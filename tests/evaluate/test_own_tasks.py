@@ -6,7 +6,7 @@ import re
 
 import pytest
 from helpers.command_line import worked
-from helpers.tables import write
+from helpers.tables import write, write_retrieval
 
 from contrasent import evaluate
 from contrasent.errors import ConfigError, DataError
@@ -28,14 +28,8 @@ JUDGED = [
 @pytest.fixture
 def folder(tmp_path):
     """As BEIR's; ``q2`` is a document too, and ``q3`` has nothing that is relevant."""
-    made = tmp_path / "own"
-    (made / "qrels").mkdir(parents=True)
-    for name, texts in (("corpus", CORPUS), ("queries", QUERIES)):
-        lines = [json.dumps({"_id": number, "text": text}) for number, text in texts.items()]
-        (made / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in JUDGED)]
-    (made / "qrels/test.tsv").write_text("\n".join(lines) + "\n")
-    return made
+    write_retrieval(tmp_path / "own", CORPUS, QUERIES, JUDGED, "qrels/test.tsv")
+    return tmp_path / "own"
 
 
 def task_of(source):

@@ -26,8 +26,7 @@ def write_config(folder, config, architecture):
 
 def published(folder, model_type="bert", form="safetensors"):
     """A Hugging Face model with its layer over [CLS] as pooler.dense, as the authors upload it."""
-    vocabulary = TOKENIZERS[model_type][0](folder)
-    config = config_of(model_type, vocabulary)
+    config = config_of(model_type, TOKENIZERS[model_type][0](folder))
     model = transformer(config)
     write_config(folder, config, f"{CLASSES[model_type]}Model")
     write_weights(folder, model.state_dict(), form)
@@ -36,8 +35,7 @@ def published(folder, model_type="bert", form="safetensors"):
 
 def simcse_run(folder, model_type="bert"):
     """What SimCSE's training script writes: BertForCL with bert.* and mlp.dense.*, pickled."""
-    vocabulary = TOKENIZERS[model_type][0](folder)
-    config = config_of(model_type, vocabulary)
+    config = config_of(model_type, TOKENIZERS[model_type][0](folder))
     model = transformer(config, add_pooling_layer=False)
     head = shaken(seeded(lambda: torch.nn.Linear(16, 16)))
     state = {f"{model_type}.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -51,8 +49,7 @@ def simcse_run(folder, model_type="bert"):
 
 def diffcse_run(folder, model_type="bert"):
     """What DiffCSE's training script writes: a projector, a discriminator and a generator too."""
-    vocabulary = TOKENIZERS[model_type][0](folder)
-    config = config_of(model_type, vocabulary)
+    config = config_of(model_type, TOKENIZERS[model_type][0](folder))
     model = transformer(config, add_pooling_layer=False)
     discriminator = transformer(config, seed=7, add_pooling_layer=False)
     generator = transformer(config, seed=8, kind=transformers.AutoModelForMaskedLM)

@@ -39,6 +39,16 @@ def write(path, *, names, rows, mark="", end="\n", between=","):
     return str(path)
 
 
+def write_retrieval(folder, corpus, queries, judged, qrels="qrels.tsv"):
+    """A retrieval task as BEIR's: texts by their ids, and rows of query, document, relevance."""
+    (folder / qrels).parent.mkdir(parents=True)
+    for name, texts in (("corpus", corpus), ("queries", queries)):
+        lines = [json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items()]
+        (folder / f"{name}.jsonl").write_text("".join(lines), "utf-8")
+    lines = "".join("\t".join(map(str, row)) + "\n" for row in judged)
+    (folder / qrels).write_text(f"query-id\tcorpus-id\tscore\n{lines}", "utf-8")
+
+
 def records(names, rows):
     """The rows as objects, with a number each in front."""
     return [dict(zip(names, (number, *row), strict=True)) for number, row in enumerate(rows)]

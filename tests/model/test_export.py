@@ -25,7 +25,6 @@ SENTENCES = [sentence(n, 2 + n % 9) for n in range(40)]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "plain"
-    path.mkdir()
     published(path)
     return path
 

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from helpers.command_line import worked
+from helpers.command_line import tree, worked
 
 from contrasent.encode.shards import FinishedShards
 from contrasent.errors import CheckpointError
@@ -14,10 +14,6 @@ from contrasent.search.index import Index
 def changed(folder, **fields):
     path = folder / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def link_segments(index, elsewhere):
@@ -60,7 +56,7 @@ def test_an_index_never_reads_or_deletes_outside_itself(spoil, encoder, folder, 
     elsewhere.mkdir()
     (elsewhere / "mine.txt").write_text("mine")
     spoil(folder, elsewhere)
-    before = contents(elsewhere)
+    before = tree(elsewhere)
     for use in (
         lambda: Index.open(folder),
         lambda: index.add(encoder, ["d"]),
@@ -71,7 +67,7 @@ def test_an_index_never_reads_or_deletes_outside_itself(spoil, encoder, folder, 
         with pytest.raises(CheckpointError, match="no path inside that folder"):
             use()
     Index.build(encoder, ["d"], folder, overwrite=True)
-    assert contents(elsewhere) == before
+    assert tree(elsewhere) == before
 
 
 def test_shards_are_read_inside_their_folder_only(encoder, tmp_path):

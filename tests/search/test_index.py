@@ -3,16 +3,13 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.command_line import tree
 from helpers.dummy_encoder import DummyEncoder
 
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.search.index import Hit, Index
 
 TEXTS = [f"text number {i}" for i in range(40)]
-
-
-def everything(folder):
-    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_build_add_move_open_gives_what_one_build_gives(encoder, folder, tmp_path):
@@ -105,7 +102,7 @@ def test_texts_and_ids_that_do_not_fit_are_refused(encoder, folder, texts, ids, 
 
 def test_wrong_additions_leave_the_index_as_it_was(encoder, folder):
     index = Index.build(encoder, TEXTS[:2], folder, ["x", "y"])
-    before = everything(folder)
+    before = tree(folder)
     for texts, ids, said in [
         (["new"], ["y"], "id 'y' is in the index already"),
         (["new"], None, "have ids of their own: give ids"),
@@ -114,7 +111,7 @@ def test_wrong_additions_leave_the_index_as_it_was(encoder, folder):
     ]:
         with pytest.raises(DataError, match=said):
             index.add(encoder, texts, ids)
-    assert everything(folder) == before
+    assert tree(folder) == before
     assert len(Index.open(folder)) == len(index) == 2
 
 

@@ -7,12 +7,9 @@ from contrasent.search import nearest as module
 from contrasent.search.nearest import nearest
 
 
-def unit(rows):
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
 def random_rows(seed, count, width):
-    return unit(np.random.default_rng(seed).standard_normal((count, width)))
+    rows = np.random.default_rng(seed).standard_normal((count, width))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
 def brute_force(rows, query, top_k):

@@ -8,6 +8,7 @@ import torch
 from helpers.command_line import refused, worked
 from helpers.dummy_encoder import DummyEncoder
 from helpers.serving import batcher_of, serving
+from helpers.tables import write_retrieval
 from helpers.tiny_models import SENTENCES, WORDS
 
 import contrasent
@@ -200,13 +201,9 @@ def test_evaluation_ranks_and_correlates_as_sentence_transformers(stated, name, 
     queries, texts = SOME[:20], SOME[20:]
     scores = theirs.similarity(theirs.encode_query(queries), theirs.encode_document(texts))
     best = scores.argmax(1).tolist()
-    task = tmp_path / "task"
-    task.mkdir()
-    for file, prefix, side in ("corpus", "d", texts), ("queries", "q", queries):
-        lines = (json.dumps({"_id": f"{prefix}{n}", "text": text}) for n, text in enumerate(side))
-        (task / f"{file}.jsonl").write_text("\n".join(lines))
-    relevant = "".join(f"q{n}\td{row}\t1\n" for n, row in enumerate(best))
-    (task / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{relevant}")
+    task, sides = tmp_path / "task", (("d", texts), ("q", queries))
+    corpus, asked = ({f"{it}{n}": text for n, text in enumerate(side)} for it, side in sides)
+    write_retrieval(task, corpus, asked, [(f"q{n}", f"d{row}", 1) for n, row in enumerate(best)])
     pairs = tmp_path / "pairs.tsv"
     gold = np.random.default_rng(0).integers(0, 6, 20)
     rated = list(zip(queries, texts, gold.tolist(), strict=False))

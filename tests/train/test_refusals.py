@@ -11,7 +11,6 @@ from torch import nn
 from contrasent.data.batch import Need
 from contrasent.data.documents import Spans
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives import Objective
 from contrasent.recipe import load_recipe
 from contrasent.training.compatibility import Combination, refuse, rows
@@ -180,16 +179,15 @@ CASES = [
 
 
 @pytest.fixture
-def combination(tiny_bert):
+def combination(tiny_encoder):
     """Make a combination of settings, and of an objective if there is one."""
-    encoder = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
 
     def make(settings, objective, data_views=1, recipe="unsup-simcse", norm=False, **more):
         loaded = load_recipe(recipe, {"encoder.name": "tiny", **settings})
         if objective is None:
             return Combination(loaded, data_views)
-        encoder.head = nn.Sequential(nn.BatchNorm1d(16)) if norm else None
-        return Combination(loaded, data_views, Stub(**objective), encoder, **more)
+        tiny_encoder.head = nn.Sequential(nn.BatchNorm1d(16)) if norm else None
+        return Combination(loaded, data_views, Stub(**objective), tiny_encoder, **more)
 
     return make
 
