@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import logging
 import re
 import runpy
@@ -18,6 +17,7 @@ import pytest
 from helpers.command_line import tree, worked
 from helpers.oracles import letters
 from helpers.shared_data import SHARED
+from helpers.tables import write_retrieval
 
 from contrasent import quickstart
 from contrasent import quickstart as module
@@ -41,7 +41,9 @@ def small(tiny_roberta, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PAIRS", folder / "pairs.tsv")
     monkeypatch.setattr(module, "SEARCH", folder / "search")
     corpus = {f"{n}": text for n, text in enumerate(filter(None, texts[:22]))}
-    write_retrieval(module.SEARCH, corpus, {key: corpus[key] for key in ("0", "10")})
+    queries = {key: corpus[key] for key in ("0", "10")}  # each finds the rest of its article
+    found = [(q, d, 1) for q in queries for d in corpus if q != d and int(q) // 10 == int(d) // 10]
+    write_retrieval(module.SEARCH, corpus, queries, found)
     monkeypatch.setattr(module, "offline_folder", lambda: tmp_path / "start")
     module.TEXT.write_text("\n".join(texts) + "\n", "utf-8")
     module.PAIRS.write_text("\n".join(pairs) + "\n", "utf-8")
@@ -49,17 +51,6 @@ def small(tiny_roberta, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     logging.getLogger("contrasent").handlers.clear()
     return [text for text in texts if text]
-
-
-def write_retrieval(folder, corpus, queries):
-    """A task of two articles of ten sentences: each query is to find those of its own."""
-    folder.mkdir()
-    for name, texts in (("corpus", corpus), ("queries", queries)):
-        lines = [json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items()]
-        (folder / f"{name}.jsonl").write_text("".join(lines), "utf-8")
-    pairs = [(q, d) for q in queries for d in corpus if q != d and int(q) // 10 == int(d) // 10]
-    lines = "".join(f"{q}\t{d}\t1\n" for q, d in pairs)
-    (folder / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}", "utf-8")
 
 
 def test_it_trains_scores_indexes_and_searches(small, tmp_path):

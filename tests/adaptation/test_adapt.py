@@ -4,12 +4,11 @@ import json
 from dataclasses import replace
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 from helpers.command_line import worked
 from helpers.tiny_glove import save_glove
-from helpers.tiny_sentences import sentence, write
+from helpers.tiny_sentences import sentence, write, write_rated
 
 from contrasent import load_encoder
 from contrasent.adaptation import answer as adapting
@@ -61,14 +60,6 @@ def adapt(tmp_path, text, tiny_bert):
     return run
 
 
-def rate_by(encoder, path):
-    """Pairs that an encoder rates itself, so that its correlation is 1."""
-    first, second = (encoder.encode(it, precision="fp32") for it in (LINES[:20], LINES[20:40]))
-    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    rated = zip(LINES[:20], LINES[20:40], (first * second).sum(1) / norms, strict=True)
-    write(path, [f"{a}\t{b}\t{rating:.17g}" for a, b, rating in rated])
-
-
 def weights(folder):
     return (folder / "model.safetensors").read_bytes()
 
@@ -115,20 +106,13 @@ def test_the_better_half_goes_on_and_the_best_is_kept_and_made_again(adapt, tmp_
 
 def test_where_nothing_beats_the_start_it_stays_as_it_is(adapt, tiny_bert, tmp_path):
     start = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-    rate_by(start, tmp_path / "pairs.tsv")
-    result = adapt(candidates=["dropout"], dev=str(tmp_path / "pairs.tsv"))
+    pairs = write_rated(tmp_path / "pairs.tsv", start, LINES[:20], LINES[20:40])
+    result = adapt(candidates=["dropout"], dev=str(pairs))
     assert result.start_score == pytest.approx(1)
     assert result.recipe is None and "Nothing that was tried beat" in " ".join(result.sentences)
     # One candidate needs no comparison: a single trial takes all of the time.
     assert [(t.settings["rung"], t.best_step) for t in result.trials] == [(2, 0)]
     assert SentenceEncoder.load(result.encoder, device="cpu").fingerprint() == start.fingerprint()
-
-
-@pytest.fixture
-def sentence_encoder(tiny_bert, tmp_path):
-    folder = tmp_path / "sentence-encoder"
-    SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu").save(folder)
-    return folder
 
 
 def test_a_teacher_is_followed_and_one_that_breaks_off_is_told(

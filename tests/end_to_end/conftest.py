@@ -51,11 +51,3 @@ def unsupervised(arguments, shelf, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "unsupervised"
     final = ("--evaluation.final", shelf / "pairs.tsv")
     return folder, worked(*arguments("unsup-simcse", "text.txt", folder, *final))
-
-
-@pytest.fixture(scope="session")
-def supervised(arguments, shelf, tmp_path_factory):
-    """The same of a supervised run with hard negatives, whose head is kept."""
-    folder = tmp_path_factory.mktemp("runs") / "supervised"
-    final = ("--evaluation.final", shelf / "pairs.tsv")
-    return folder, worked(*arguments("sup-simcse", "triplets.csv", folder, *final))

@@ -71,8 +71,9 @@ def scored(*words):
     return record
 
 
-def test_the_trained_head_is_stored_and_used(supervised, shelf, tmp_path):
-    folder, said = supervised
+def test_the_trained_head_is_stored_and_used(arguments, shelf, tmp_path):
+    folder, final = tmp_path / "supervised", ("--evaluation.final", shelf / "pairs.tsv")
+    said = worked(*arguments("sup-simcse", "triplets.csv", folder, *final))
     assert "hard negative" in said.err
     assert "after: pooler cls, head mlp" in said.out
     command = ("evaluate", folder, "--tasks", shelf / "pairs.tsv")

@@ -157,7 +157,9 @@ def run(words, folder, at=0, act=KILL, wait=True):
     the process is returned, for :func:`end_of`.
     """
     said = folder.parent / f"said-{os.urandom(4).hex()}"
-    process = _context().Process(target=_child, args=(words, folder, at, act, said))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["helpers.crash_imports"])
+    process = context.Process(target=_child, args=(words, folder, at, act, said))
     process.said = said
     process.start()
     return end_of(process) if wait else process
@@ -183,12 +185,6 @@ def stops(process, seconds):
         if state == "T":
             return True
     return False
-
-
-def _context():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["helpers.crash_imports"])
-    return context
 
 
 def _child(words, folder, at, act, said):

@@ -320,10 +320,6 @@ def standardised(row):
     return [(it - mean) / spread if spread > 1e-9 else 0.0 for it in row]
 
 
-def inverse_actnorm(norm, rows):
-    return rows * torch.exp(-3 * norm.log_scale) - norm.shift
-
-
 def inverse_flow(flow, rows):
     """The embeddings that ``flow`` maps to ``rows``."""
     done, rest = [], rows
@@ -334,7 +330,7 @@ def inverse_flow(flow, rows):
         for step in reversed(flow.steps[level]):
             first, second = rest.chunk(2, dim=1)
             coupled = torch.cat([first, second - step.coupling.shift_of_second(first)], dim=1)
-            rest = inverse_actnorm(step.norm, coupled.flip(1))
+            rest = coupled.flip(1) * torch.exp(-3 * step.norm.log_scale) - step.norm.shift
         if level:
             rest = torch.cat([rest, done.pop()], dim=1)
     return rest

@@ -25,3 +25,10 @@ PAIRS = [f"{sentence(n)}\t{sentence(n + n % 4)}\t{5 - n % 4}" for n in range(24)
 def write_pairs(path):
     """Write pairs with scores."""
     return write(path, PAIRS)
+
+
+def write_rated(path, encoder, *sides):
+    """Write pairs that an encoder rates itself, so that its correlation is 1."""
+    first, second = (encoder.encode(it, normalize=True, precision="fp32") for it in sides)
+    rated = zip(*sides, (first * second).sum(1), strict=True)
+    return write(path, [f"{a}\t{b}\t{rating:.17g}" for a, b, rating in rated])

@@ -14,18 +14,12 @@ from helpers.tiny_models import SENTENCES, WORDS
 import contrasent
 from contrasent.errors import ConfigError
 from contrasent.files import exclusive
-from contrasent.model.encoder import SentenceEncoder
 from contrasent.search import storage
 from contrasent.search.index import Index
 from contrasent.serve import routes
 from contrasent.serve.routes import EmbeddingRoutes
 
 TEXTS = [*SENTENCES, *(f"{first} {second}" for first in WORDS[:12] for second in WORDS[20:22])]
-
-
-@pytest.fixture(scope="module")
-def other(tiny_bert):
-    return SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
 
 
 @pytest.fixture
@@ -192,12 +186,12 @@ def test_the_folders_that_are_deployed_have_room_for_a_lock():
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_an_index_that_is_gone_or_of_another_encoder_is_not_served(server, other, index, is_gone):
+def test_an_index_gone_or_of_another_encoder_is_not_served(server, tiny_encoder, index, is_gone):
     assert server.call("/search", {"queries": "a"}).status == 200
     if is_gone:
         shutil.rmtree(index.folder)
     else:
-        Index.build(other, TEXTS, index.folder, precision="fp32", overwrite=True)
+        Index.build(tiny_encoder, TEXTS, index.folder, precision="fp32", overwrite=True)
     for path, body in (
         ("/search", {"queries": "a"}),
         ("/index", {"texts": ["a new text"]}),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import run_files
 from helpers.interrupted import kill_after
-from helpers.tiny_sentences import sentence, write
+from helpers.tiny_sentences import sentence, write, write_rated
 from helpers.tiny_sts import spearman
 from helpers.tiny_transfer import write_transfer
 
@@ -70,21 +70,13 @@ def test_final_scores_are_those_of_the_start_and_of_best(trained, tmp_path, tiny
     assert spearman(stored, tiny_bert) == spearman(expected, tiny_bert)
 
 
-@pytest.fixture
-def finished(tiny_bert, tmp_path):
-    """A sentence encoder with a pooler of its own, the mean."""
-    encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
-    encoder.save(tmp_path / "finished")
-    return tmp_path / "finished"
-
-
 @pytest.mark.parametrize("pooler", [None, "cls"])
 @pytest.mark.parametrize("encoders", ["shared", "twin"])
 def test_a_run_that_cannot_help_ends_with_the_start_as_it_comes(
-    pooler, encoders, trained, finished, tmp_path, pairs_file
+    pooler, encoders, trained, sentence_encoder, tmp_path, pairs_file
 ):
     result = trained(
-        encoder__name=str(finished),
+        encoder__name=str(sentence_encoder),
         encoder__pooler=pooler,
         encoder__encoders=encoders,
         encoder__dropout=0.3,
@@ -96,27 +88,27 @@ def test_a_run_that_cannot_help_ends_with_the_start_as_it_comes(
     for folder in kept:
         for name in ("model.safetensors", "config.json", "1_Pooling/config.json"):
             written = (tmp_path / "run" / folder / name).read_bytes()
-            assert written == (finished / name).read_bytes()
+            assert written == (sentence_encoder / name).read_bytes()
         assert SentenceEncoder.load(tmp_path / "run" / folder, device="cpu").pooler == "mean"
-    assert spearman(result.before, finished) == spearman(result.after, result.best)
+    assert spearman(result.before, sentence_encoder) == spearman(result.after, result.best)
     assert spearman(result.after, result.best) == pytest.approx(result.best_score, abs=1e-9)
     assert result.scores.gains == [] and {r.seed for r in result.after} == {None}
 
 
 def test_scores_of_the_start_have_its_own_pooler_beside_that_of_the_run(
-    trained, finished, tmp_path, pairs_file
+    trained, sentence_encoder, tmp_path, pairs_file
 ):
     settings = {"evaluation__task": "none", "evaluation__final": str(pairs_file)}
-    result = trained(encoder__name=str(finished), encoder__pooler="cls", **settings)
+    result = trained(encoder__name=str(sentence_encoder), encoder__pooler="cls", **settings)
     assert {r.pooler for r in result.before} == {"mean"}
     assert {r.pooler for r in result.scores.with_pooler} == {"cls"}
     starts = [*result.before, *result.scores.with_pooler]
     assert read_records(tmp_path / "run" / "scores.jsonl") == [*starts, *result.after]
     (gain,) = result.scores.gains
-    better = max(spearman(r, finished) for r in (result.before, result.scores.with_pooler))
+    better = max(spearman(r, sentence_encoder) for r in (result.before, result.scores.with_pooler))
     after = spearman(result.after, result.last)
     assert gain.compared.difference == pytest.approx(after - better, abs=1e-12)
-    same = trained(encoder__name=str(finished), folder="own", **settings)
+    same = trained(encoder__name=str(sentence_encoder), folder="own", **settings)
     assert same.scores.with_pooler == [] and {r.pooler for r in same.after} == {"mean"}
 
 
@@ -201,16 +193,12 @@ def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny
     )
     for name, weight in mean.state_dict().items():
         weight.lerp_(start.state_dict()[name], 0.4)
-    # Rated by the mean itself, so that its correlation is 1.
     texts = [sentence(n) for n in range(40)]
-    sides = texts[::2], texts[1::2]
-    first, second = (mean.encode(side, normalize=True, precision="fp32") for side in sides)
-    rated = zip(*sides, (first * second).sum(1), strict=True)
-    write(tmp_path / "rated.tsv", [f"{a}\t{b}\t{rating:.17g}" for a, b, rating in rated])
+    rated = write_rated(tmp_path / "rated.tsv", mean, texts[::2], texts[1::2])
     result = trained(
         train__learning_rate=0.01,
         train__start_shares=[0.2, 0.4],
-        evaluation__task=str(tmp_path / "rated.tsv"),
+        evaluation__task=str(rated),
         evaluation__every=alone.steps,
     )
     runs = [run_files.weights(tmp_path / name) for name in ("run", "alone")]
