@@ -177,7 +177,7 @@ class Adaptation:
         else:
             lines.append(f"Nothing that was tried beat the encoder as it comes: {tried}.")
         lines += [gain.sentence for gain in self.scores.gains]
-        lines += [f"On held-out text {self.trained.sentence}"] if self.trained else []
+        lines += [f"On held-out text: {self.trained.sentence}"] if self.trained else []
         if self.outcome == "hybrid":
             lines.append("Hybrid search is the answer, and it needs no training.")
         elif self.outcome == "start" and not (judged and judged.verdict == "other"):

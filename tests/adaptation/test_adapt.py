@@ -276,7 +276,7 @@ def test_hybrid_search_is_told_apart_from_a_better_encoder(adapt, monkeypatch):
     monkeypatch.setattr(searching, "train", train)
     both = adapt("both")
     assert (both.outcome, both.hybrid_weight) == ("both", 0.3)
-    assert f"On held-out text {both.trained.sentence}" in both.sentences
+    assert f"On held-out text: {both.trained.sentence}" in both.sentences
 
     def loses_words(use, text, **how):
         verdict = "good" if "held-out" in str(text) else "hybrid"
