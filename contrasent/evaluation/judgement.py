@@ -304,7 +304,7 @@ def _kind(task: RetrievalTask) -> str:
 def _decide(
     tasks: Sequence[RetrievalTask], encoder: Values, by_words: Values
 ) -> tuple[list[int], dict[str, str]]:
-    """The tasks that the verdict rests on, and why others do not; halves only where alone."""
+    """The tasks that the verdict rests on, and why others do not; halves and keywords only alone."""
     deciding, why = list[int](), dict[str, str]()
     for n, task in enumerate(tasks):
         dense, words = (float(of[n][METRIC].mean()) for of in (encoder, by_words))
@@ -314,10 +314,11 @@ def _decide(
             why[task.name.name] = f"{100 * max(dense, words):.1f}, as by chance"
         else:
             deciding.append(n)
-    if {_kind(tasks[n]) for n in deciding} - {HALVES, KEYWORDS}:
-        for n in [n for n in deciding if _kind(tasks[n]) == HALVES]:
-            deciding.remove(n)
-            why[tasks[n].name.name] = "other tasks are nearer to what people ask"
+    for weaker in ({KEYWORDS}, {HALVES, KEYWORDS}):
+        for n in [n for n in deciding if _kind(tasks[n]) in weaker]:
+            if {_kind(tasks[other]) for other in deciding} - weaker:
+                deciding.remove(n)
+                why[tasks[n].name.name] = "other tasks are nearer to what people ask"
     return deciding, why
 
 
