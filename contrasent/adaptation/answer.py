@@ -263,10 +263,9 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
     partly = judged is not None and judged.sampled < judged.facts.examples
     is_open = result.outcome == "start" and "helped" not in result.verdicts
     if partly and is_open and ground.ended and left > _JUDGED:
-        words = left * ground.words_a_second
+        use, words = _use(start, rungs.options.device), left * ground.words_a_second
         with suppress(KeyboardInterrupt):
-            again = _judge(_use(start, rungs.options.device), rungs.options, words)
-            result = replace(result, judgement=again)
+            result = replace(result, judgement=_judge(use, rungs.options, words))
     if trained:
         worse = "hurt" in result.verdicts or (result.hybrid_weight and not trained.hybrid_weight)
         if worse and "helped" not in result.verdicts and not result.layers:

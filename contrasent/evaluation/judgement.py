@@ -304,7 +304,7 @@ def _kind(task: RetrievalTask) -> str:
 def _decide(
     tasks: Sequence[RetrievalTask], encoder: Values, by_words: Values
 ) -> tuple[list[int], dict[str, str]]:
-    """The tasks that the verdict rests on, and why others do not; halves and keywords only alone."""
+    """The tasks that the verdict rests on, and why others do not; the weaker kinds only alone."""
     deciding, why = list[int](), dict[str, str]()
     for n, task in enumerate(tasks):
         dense, words = (float(of[n][METRIC].mean()) for of in (encoder, by_words))
