@@ -42,8 +42,8 @@ def small(tiny_roberta, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "SEARCH", folder / "search")
     corpus = {f"{n}": text for n, text in enumerate(filter(None, texts[:22]))}
     queries = {key: corpus[key] for key in ("0", "10")}  # each finds the rest of its article
-    found = [(q, d, 1) for q in queries for d in corpus if q != d and int(q) // 10 == int(d) // 10]
-    write_retrieval(module.SEARCH, corpus, queries, found)
+    wanted = [(q, d, 1) for q in queries for d in corpus if q != d and int(q) // 10 == int(d) // 10]
+    write_retrieval(module.SEARCH, corpus, queries, wanted)
     monkeypatch.setattr(module, "offline_folder", lambda: tmp_path / "start")
     module.TEXT.write_text("\n".join(texts) + "\n", "utf-8")
     module.PAIRS.write_text("\n".join(pairs) + "\n", "utf-8")

@@ -153,7 +153,7 @@ class Adaptation:
 
     @property
     def verdicts(self) -> set[str]:
-        """On what the result is compared by, but for general pairs."""
+        """Of the gains on this text and on ``test`` tasks; general pairs are no part of it."""
         return {gain.verdict for gain in self.scores.gains if gain.of != GENERAL_PAIRS.name}
 
     @property
@@ -166,9 +166,8 @@ class Adaptation:
         if best is None or self.why:
             lines.append(f"Nothing was trained: {self.why}.")
         elif self.recipe is not None:
-            result = (
-                "a better encoder" if "helped" in self.verdicts else "an encoder that may be better"
-            )
+            helped = "helped" in self.verdicts
+            result = "a better encoder" if helped else "an encoder that may be better"
             result = f"an encoder of {self.layers} layers" if self.layers else result
             lines.append(f"Training found {result}, by {best.candidate}; tried: {tried}.")
         elif self.scores.gains:
@@ -242,7 +241,7 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         why=why,
         report=folder / REPORT,
     )
-    trained, trial_run = None, run
+    trained: Adaptation | None = None
     if best and (ground.start_score is None or (best.score or 0.0) > ground.start_score):
         if (trial_run := rungs.search.run_of(best.number)).exists():
             remove_folder(run)
@@ -253,12 +252,9 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         result = replace(result, scores=scores)
         trained = replace(result, recipe=run / "recipe.yaml")
         if ground.tests:
-            use, text = (
-                _use(str(result.encoder), rungs.options.device),
-                folder / f"{_PARTS[-1]}.txt",
-            )
+            use, held_out = _use(str(result.encoder), rungs.options.device), f"{_PARTS[-1]}.txt"
             how: dict[str, Any] = {"documents": ground.in_documents, "seconds": _JUDGED / 3}
-            trained = replace(trained, trained=evaluation.judge(use, text, **how))
+            trained = replace(trained, trained=evaluation.judge(use, folder / held_out, **how))
     judged, left = result.judgement, rungs.seconds_left + ground.final_seconds
     partly = judged is not None and judged.sampled < judged.facts.examples
     is_open = result.outcome == "start" and "helped" not in result.verdicts
@@ -266,10 +262,10 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         use, words = _use(start, rungs.options.device), left * ground.words_a_second
         with suppress(KeyboardInterrupt):
             result = replace(result, judgement=_judge(use, rungs.options, words))
-    if trained:
+    if best and trained:
         worse = "hurt" in result.verdicts or (result.hybrid_weight and not trained.hybrid_weight)
         if worse and "helped" not in result.verdicts and not result.layers:
-            run.rename(trial_run)
+            run.rename(rungs.search.run_of(best.number))
         else:
             result = replace(trained, judgement=result.judgement)
     if result.recipe is None and ground.depth and not result.encoder.exists():
