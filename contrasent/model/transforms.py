@@ -178,7 +178,7 @@ def fit_whitening(moments: Moments, kept: int | None = None) -> tuple[Whitening,
     return transform, rank, float(variances[:kept].sum() / variances.clip(0).sum())
 
 
-_COLUMNS, _STEPS, _PRECISE = 64, 200, 1e-3  # at once, at most, and the residual that is enough
+_STEPS, _PRECISE = 200, 1e-3  # at most, and the residual that is enough
 
 
 def fit_rows(x: Any, y: np.ndarray, s: np.ndarray, ridge: float, advance: Advance) -> Tensor:
@@ -186,29 +186,15 @@ def fit_rows(x: Any, y: np.ndarray, s: np.ndarray, ridge: float, advance: Advanc
 
     X ``(N, V)`` sparse, Y ``(N, D)``, S ``(V, D)``; by conjugate gradients, float32.
     """
+    from scipy.sparse.linalg import LinearOperator, cg
 
-    def times(m: Any, rows: Tensor) -> Tensor:
-        ids, firsts, weights = map(torch.from_numpy, (m.indices, m.indptr[:-1], m.data))
-        return F.embedding_bag(ids, rows, firsts, mode="sum", per_sample_weights=weights)
-
-    across, table = x.T.tocsr(), torch.from_numpy(s.copy())
-    for first in range(0, y.shape[1], _COLUMNS):
-        part = (slice(None), slice(first, first + _COLUMNS))
-        rows = table[part].contiguous()
-        rest = times(across, torch.from_numpy(np.array(y[part])) - times(x, rows))
-        step, size = rest, rest.square().sum(0)
-        enough = size * _PRECISE**2
-        for _ in range(_STEPS):
-            if (size <= enough).all():
-                break
-            turned = times(across, times(x, step)) + ridge * step
-            length = size / (step * turned).sum(0).clamp(min=1e-30)
-            rows, rest = rows + length * step, rest - length * turned
-            size, last = rest.square().sum(0), size
-            step = rest + size / last.clamp(min=1e-30) * step
-        table[part] = rows
-        advance(rows.shape[1])
-    return table
+    across, table = x.T.tocsr(), s.copy()
+    normal = LinearOperator((len(s),) * 2, lambda row: across @ (x @ row) + ridge * row, dtype="f4")
+    for n in range(s.shape[1]):
+        rest = across @ (y[:, n] - x @ s[:, n])
+        table[:, n] += cg(normal, rest, rtol=_PRECISE, maxiter=_STEPS)[0]
+        advance(1)
+    return torch.from_numpy(table)
 
 
 _LOG_SCALE_FACTOR = 3.0
