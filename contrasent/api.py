@@ -47,7 +47,7 @@ def train(
         objective: another objective than the recipe's: its name, or a class of your own.
         show_progress: a progress bar on standard error.
         on_step: called with the metrics of every step, in order, soon after it.
-        on_evaluation: called with the dev score of every evaluation.
+        on_evaluation: called with the dev score of every evaluation; True ends the run there.
         **settings: settings by dotted name: ``**{"train.warmup_steps": 32}``.
 
     Returns:

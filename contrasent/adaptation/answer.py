@@ -6,6 +6,7 @@ tasks made of held-out text, or labelled pairs, decide, and the start is what th
 
 import json
 import time
+import timeit
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -32,7 +33,7 @@ from contrasent.adaptation.rungs import (
 from contrasent.adaptation.trials import Search, State, Trial
 from contrasent.data import Rows, find_documents, keep_rows, open_examples, split_sentences
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
-from contrasent.evaluation import FEWEST, METRIC, SOLVED, EncoderUse, Judgement
+from contrasent.evaluation import FEWEST, HALVES, METRIC, NEARER, SOLVED, EncoderUse, Judgement
 from contrasent.files import remove_folder, write_text
 from contrasent.model import MaskedLm, SentenceEncoder, is_sentence_encoder, load_encoder
 from contrasent.options import AdaptOptions
@@ -55,8 +56,9 @@ _HELD_OUT, _FEWEST_LINES = 500, 200
 """Lines that are enough to choose by, and as many to report on; and the least."""
 _DEV_SHARE, _TEST_SHARE = 0.02, 0.12
 """Of the time, for one dev score and for the scores at the end."""
-_JUDGED, _USUAL_WORDS = 30, 2000
-"""Seconds that judging the start may take, where so many words are embedded in one."""
+_JUDGED, _USUAL_WORDS, _JUDGED_AGAIN = 30, 2000, 0.1
+"""Seconds that judging the start may take, where so many words are embedded in one; of the time,
+for a start that stays, to be judged on more of the text."""
 _MOST_WORDS, _LONGEST = 200_000, 256
 
 
@@ -256,9 +258,8 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
             how: dict[str, Any] = {"documents": ground.in_documents, "seconds": _JUDGED / 3}
             trained = replace(trained, trained=evaluation.judge(use, folder / held_out, **how))
     judged, left = result.judgement, rungs.seconds_left + ground.final_seconds
-    partly = judged is not None and judged.sampled < judged.facts.examples
     is_open = result.outcome == "start" and "helped" not in result.verdicts
-    if partly and is_open and ground.ended and left > _JUDGED:
+    if _is_partial(judged) and is_open and ground.ended and left > _JUDGED:
         use, words = _use(start, rungs.options.device), left * ground.words_a_second
         with suppress(KeyboardInterrupt):
             result = replace(result, judgement=_judge(use, rungs.options, words))
@@ -294,10 +295,17 @@ def _judge(use: EncoderUse, chosen: AdaptOptions, words: float) -> Judgement:
     )
 
 
-def _open_kinds(judged: Judgement) -> list[str]:
+def _is_partial(judged: Judgement | None) -> bool:
+    return judged is not None and judged.sampled < judged.facts.examples
+
+
+def _open_kinds(judged: Judgement) -> list[list[str]]:
+    """Kinds of tasks that decide and are not solved; halves, if they are but less like search."""
     scores = [it for it in judged.records if (it.encoder, it.metric) == (judged.encoder, METRIC)]
-    open_tasks = [it.task for it in scores if it.task in judged.deciding and it.value < SOLVED]
-    return [task.partition(" of ")[0] for task in open_tasks]
+    kinds = {it.task: it.task.partition(" of ")[0] for it in scores if it.value < SOLVED}
+    weaker = [it for it, why in judged.undecided.items() if why == NEARER]
+    deciding = [kinds[it] for it in judged.deciding if it in kinds]
+    return [deciding, [HALVES] if HALVES in map(kinds.get, weaker) else []]
 
 
 def _make_tasks(part: Text, folder: Path, name: str, kinds: Sequence[str]) -> list[str]:
@@ -327,26 +335,25 @@ def _make_tasks(part: Text, folder: Path, name: str, kinds: Sequence[str]) -> li
 
 
 def _hold_out(
-    text: Text, sizes: Sequence[int], folder: Path, kinds: Sequence[str]
+    text: Text, sizes: Sequence[int], folder: Path, kinds: Sequence[Sequence[str]]
 ) -> tuple[list[list[str]], Text]:
     """Hold out lines twice, or as many as make tasks: the tasks of each part, and the rest."""
-    documents, of_part, most = text.documents, list[list[str]](), len(text.documents) // 10
+    documents, of_part, most = text.documents, list[list[str]](), len(text.documents) // 5
     for name, size in zip(_PARTS, sizes, strict=True):
-        lines, tasks, part = size, list[str](), replace(text, documents=documents[:0])
-        while lines and not tasks:
-            part = replace(text, documents=documents[:most]).first(lines)
-            tasks = _make_tasks(part, folder, name, kinds)
-            lines = 2 * lines if kinds and lines <= part.lines else 0
+        tasks, part = list[str](), replace(text, documents=documents[:0])
+        for wanted in kinds:
+            lines = min(size, text.lines // 10)
+            while lines and not tasks:
+                part = replace(text, documents=documents[:most]).first(lines)
+                tasks = _make_tasks(part, folder, name, wanted)
+                lines = 2 * lines if wanted and lines <= part.lines else 0
         of_part.append(tasks)
         documents = documents[len(part.documents) :]
     return of_part, replace(text, documents=documents)
 
 
 def _seconds_of(encoder: Any, sample: Sequence[str]) -> float:
-    encoder.encode(sample[:8])
-    since = time.monotonic()
-    encoder.encode(sample)
-    return time.monotonic() - since
+    return min(timeit.repeat(lambda: encoder.encode(sample), number=1, repeat=3))
 
 
 def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
@@ -380,18 +387,18 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     with suppress(DataError):  # there is too little
         judged_for = min(max(0.3 * budget, _JUDGED / 3), _JUDGED)
         judged = _judge(use, chosen, judged_for * ground.words_a_second)
-    kinds = _open_kinds(judged) if judged else []
+    kinds = _open_kinds(judged) if judged else [[]]
     # A line of a part is in about two texts of each kind of task.
-    of_line = 2 * max(1, len(kinds)) * took / len(sample)
+    of_line = 2 * max(1, len(kinds[0])) * took / len(sample)
     lines = np.array([_DEV_SHARE, _TEST_SHARE / 2]) * budget / of_line
     dev, test = np.clip(lines, _FEWEST_LINES, _HELD_OUT).astype(int).tolist()
     sizes = [0 if chosen.dev else dev, test]
     (ground.dev, ground.tests), rest = _hold_out(shuffled, sizes, folder, kinds)
     if not (ground.why or chosen.dev or (ground.dev and ground.tests)):
         ground.why = "no task that can be made of the text tells encoders apart"
-        if kinds or judged is None:
+        if any(kinds) or judged is None:
             few = f"to make tasks of {FEWEST} queries"
-            ground.why = f"a tenth of {text.lines:,} lines is too little {few} to choose by"
+            ground.why = f"a fifth of {text.lines:,} lines is too little {few} to choose by"
     trained = rest if ground.tests else shuffled
     trained = trained.first(max(_HELD_OUT, int(budget * len(sample) / (6 * slowest))))
     trained.write(folder / TRAIN)
@@ -405,6 +412,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
             MaskedLm.load(chosen.encoder)
             met.add("masked_lm")
     names = list(chosen.candidates or ())
+    ground.final_seconds = _JUDGED_AGAIN * budget * _is_partial(judged)
     for name in names if not ground.why else ():
         if (needs := CANDIDATES[name].needs) not in met:
             raise ConfigError(f"the candidate {name} needs {NEEDS[needs]}; leave it out")

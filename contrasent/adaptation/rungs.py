@@ -39,8 +39,6 @@ TRAIN, LISTS = "train.txt", "lists.jsonl"
 _TIME_SHARES, _EVALUATIONS = (0.3, 0.3, 0.4), (1, 1, 3)
 """Of the time that is left, for each rung of the search; and how often a trial is evaluated."""
 _FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS = 10, 3, 3
-_JUDGED_AGAIN = 0.1
-"""Of the time, for a start that stays, to be judged on more of the text."""
 _LISTED, _TIMED_LISTS, _LISTS_SHARE = 8, 16, 0.1
 """Candidates of a query; queries that are timed; of the time, what a teacher has for all."""
 _GRACE = 1.05
@@ -126,8 +124,7 @@ class Rungs:
             if not ground.why and not ground.step_seconds:
                 texts = (text.sentences for text in self.final_tasks().texts())
                 words = sum(len(text.split()) for text in set(chain.from_iterable(texts)))
-                again = _JUDGED_AGAIN * 60 * self.options.minutes
-                ground.final_seconds = 2 * words / ground.words_a_second + again
+                ground.final_seconds += 2 * words / ground.words_a_second
                 self._probe()
             if not ground.why and not ground.ended:
                 search.run(self._plan(), self._make, self._learn)
@@ -168,7 +165,7 @@ class Rungs:
         if result is None or not scores or scores[0].step:
             raise ConfigError("the start has no dev score")
         ground.start_score, ground.dev_metric = scores[0].score, scores[0].metric
-        ground.step_seconds = result.seconds / result.steps
+        ground.step_seconds = float(np.diff(times[1:-1]).min())  # the first takes longer
         # The start was scored, and after the last step the encoder and its means with the start.
         ground.score_seconds = (times[-1] - times[-2]) / (1 + len(recipe.train.start_shares))
         known = result.seconds + 3 * ground.score_seconds
@@ -297,8 +294,14 @@ class Rungs:
             raise ConfigError(f"it sets {', '.join(taken)} itself")
         if candidate.needs == "lists" and not self.ground.lists:
             self._write_lists()
-        recipe = self._recipe(candidate, steps, settings["every"])
-        train(recipe, folder, resume=True, on_step=self._check_time, **self.search.run_options)
+        recipe, began = self._recipe(candidate, steps, settings["every"]), time.monotonic()
+
+        def is_last(score: DevScore) -> bool:  # no time is left to come to the next
+            each = (time.monotonic() - began) / max(1, score.step // settings["every"])
+            return score.step > 0 and self.seconds_left < each
+
+        calls: dict[str, Any] = {"on_step": self._check_time, "on_evaluation": is_last}
+        train(recipe, folder, resume=True, **calls, **self.search.run_options)
 
     def _learn(self, trial: Trial) -> None:
         if trial.score is not None:

@@ -13,7 +13,9 @@ from .geometry import read_geometry as read_geometry
 from .geometry import read_trajectory as read_trajectory
 from .intervals import Bootstrap as Bootstrap
 from .intervals import mean_error as mean_error
+from .judgement import HALVES as HALVES
 from .judgement import METRIC as METRIC
+from .judgement import NEARER as NEARER
 from .judgement import SOLVED as SOLVED
 from .judgement import Judgement as Judgement
 from .judgement import judge as judge

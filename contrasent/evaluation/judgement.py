@@ -42,6 +42,7 @@ SOLVED, KEYWORDS_SOLVED, CHANCE, TELLING, WIDE = 0.97, 0.9, 0.03, 0.1, 0.05
 decides nothing; of either from which it chooses a weight; half an interval too wide to tell."""
 
 METRIC, BM25, HALVES, KEYWORDS = "ndcg@10", "BM25", "halves", "keywords"
+NEARER = "other tasks are nearer to what people ask"
 _TEXTS, _WORDS_A_SECOND, _LONGEST = 20_000, 2_000, 512
 _INDEXED_WORDS, _DEPTH, _SMALL_WEIGHTS = 40_000, 10, 3
 _SHOWN, _HITS = 10, 3
@@ -318,7 +319,7 @@ def _decide(
         for n in [n for n in deciding if _kind(tasks[n]) in weaker]:
             if {_kind(tasks[other]) for other in deciding} - weaker:
                 deciding.remove(n)
-                why[tasks[n].name.name] = "other tasks are nearer to what people ask"
+                why[tasks[n].name.name] = NEARER
     return deciding, why
 
 

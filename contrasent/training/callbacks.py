@@ -142,8 +142,8 @@ class Selection(Callback):
             with self._variant(encoder, best.start_share):
                 run.save(run.folder.best, kept, best)
         logger.info("step %d: %s%s", best.step, best.summary, " *" if is_best else "")
-        if self._on_evaluation is not None:
-            self._on_evaluation(best)
+        if self._on_evaluation is not None and self._on_evaluation(best) is True:
+            progress.ended = True
 
     @contextmanager
     def _variant(self, encoder: SentenceEncoder, share: float) -> Iterator[None]:

@@ -17,7 +17,7 @@ from contrasent.adaptation.answer import Text
 from contrasent.adaptation.rungs import CANDIDATES
 from contrasent.adaptation.trials import Search, State
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
-from contrasent.evaluation import proxy
+from contrasent.evaluation import NEARER, proxy
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives import distil
 from contrasent.options import AdaptOptions
@@ -113,6 +113,16 @@ def test_where_nothing_beats_the_start_it_stays_as_it_is(adapt, tiny_bert, tmp_p
     # One candidate needs no comparison: a single trial takes all of the time.
     assert [(t.settings["rung"], t.best_step) for t in result.trials] == [(2, 0)]
     assert SentenceEncoder.load(result.encoder, device="cpu").fingerprint() == start.fingerprint()
+
+
+def test_where_the_time_ends_before_the_next_score_the_last_one_counts(
+    adapt, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(searching.Rungs, "seconds_left", 0.0)
+    (trial,) = adapt(candidates=["dropout"]).trials
+    (log,) = (tmp_path / "search").rglob("metrics.jsonl")
+    steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
+    assert steps[-1] == trial.settings["every"] < trial.steps and trial.score is not None
 
 
 def test_a_teacher_is_followed_and_one_that_breaks_off_is_told(
@@ -359,12 +369,26 @@ def test_documents_stay_whole(tmp_path):
     path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
     text = Text.read(str(path), documents=True)
     assert text.in_documents
-    _, rest = adapting._hold_out(text.shuffled(1), [500, 500], tmp_path, [])
+    _, rest = adapting._hold_out(text.shuffled(1), [500, 500], tmp_path, [[]])
     held_out = (Text.read(str(tmp_path / f"{it}.txt"), documents=True) for it in adapting._PARTS)
     parts = [part.documents for part in (*held_out, rest)]
     assert [len(part) for part in parts] == [3, 3, 24]
     assert sorted(document for part in parts for document in part) == sorted(documents)
     assert text.first(5).documents == documents[:2]
+
+
+def test_halves_choose_where_a_fifth_of_the_text_makes_no_other_task(monkeypatch, tmp_path):
+    monkeypatch.setattr(proxy, "FEWEST", 30)  # more than a tenth has
+    text = Text("200 lines", [[f"{line} {line}"] for line in LINES], in_documents=False)
+    tasks = [f"{kind} of a.txt" for kind in ("rest", "halves", "keywords")]
+    records = [Mock(task=it, encoder="start", metric="ndcg@10", value=0.5) for it in tasks]
+    weaker = dict.fromkeys(tasks[1:], NEARER)
+    judged = Mock(encoder="start", records=records, deciding=tasks[:1], undecided=weaker)
+    kinds = adapting._open_kinds(judged)
+    assert kinds == [["rest"], ["halves"]]
+    made, rest = adapting._hold_out(text, [500, 500], tmp_path, kinds)
+    assert (made, rest.lines) == ([["dev-halves"], ["held-out-halves"]], 120)
+    assert adapting._hold_out(text, [500, 500], tmp_path, kinds[:1])[0] == [[], []]
 
 
 def test_candidates_follow_the_text():

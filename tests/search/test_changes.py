@@ -269,13 +269,8 @@ def test_an_index_can_be_embedded_by_another_encoder(encoder, folder, tmp_path, 
     index.remove(["3"])
     other = DummyEncoder(5, salt="other", name="other")
     kept = [n for n in range(12) if n != 3]
-    fresh = Index.build(
-        other,
-        [texts[n] for n in kept],
-        tmp_path / "fresh",
-        kept,
-        metadata=[metadata[n] for n in kept],
-    )
+    theirs = {"metadata": [metadata[n] for n in kept]}
+    fresh = Index.build(other, [texts[n] for n in kept], tmp_path / "fresh", kept, **theirs)
     old = Index.open(folder)
     with monkeypatch.context() as patched:
         patched.setattr(DummyEncoder, "vector", lambda *_: 1 / 0)

@@ -48,13 +48,8 @@ def test_hits_are_those_of_an_index_of_the_rows_that_a_loop_chooses(
     index = Index.build(encoder, TEXTS[:20], folder, range(20), metadata=ROWS[:20])
     index.add(encoder, TEXTS[20:], range(20, 60), metadata=ROWS[20:])
     chosen = [n for n, row in enumerate(ROWS) if satisfied(row)]
-    alone = Index.build(
-        encoder,
-        [TEXTS[n] for n in chosen],
-        tmp_path / "alone",
-        chosen,
-        metadata=[ROWS[n] for n in chosen],
-    )
+    theirs = {"metadata": [ROWS[n] for n in chosen]}
+    alone = Index.build(encoder, [TEXTS[n] for n in chosen], tmp_path / "alone", chosen, **theirs)
     for mode in ("dense", "words"):
         hits = index.search(encoder, ["text 7 faq", "it"], 60, mode=mode, filter=condition)
         expected = alone.search(encoder, ["text 7 faq", "it"], 60, mode=mode)
