@@ -58,10 +58,9 @@ WITH_TORCH = (
     *("data/batch.py", "data/loader.py", "evaluation/logistic_regression.py", "fitting.py"),
     *("functional.py", "model/", "objectives/", "distributed.py", "training/"),
 )
-ON_DEMAND = "scipy faiss pyarrow pymilvus datasets huggingface_hub pandas matplotlib"
+ON_DEMAND = "transformers scipy faiss pyarrow pymilvus datasets huggingface_hub pandas matplotlib"
 AT_THE_TOP = {
     "torch": WITH_TORCH,
-    "transformers": ("model/backbones/",),
     "accelerate": ("training/",),
     **dict.fromkeys(ON_DEMAND.split(), ()),
 }

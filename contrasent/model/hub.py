@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
@@ -54,7 +54,7 @@ def resolve(name: str | Path) -> Path:
     return _download(str(name))
 
 
-@lru_cache(maxsize=1)
+@cache
 def offline_folder() -> Path:
     """The folder of all-MiniLM-L6-v2 that the ``offline`` extra installs, if it is unchanged."""
     require_extra(OFFLINE_NAMES[0], "offline", _OFFLINE_PACKAGE)
@@ -154,7 +154,6 @@ def write_card(folder: Path) -> None:
 def card_text(folder: Path, name: str | None = None) -> str:
     """The card of the encoder in ``folder``, which is called ``name`` on the hub."""
     import yaml
-    from jinja2 import Environment, StrictUndefined
 
     stored = read_json(folder / INFO_FILE)
     known = without_paths(stored)
@@ -196,10 +195,8 @@ def card_text(folder: Path, name: str | None = None) -> str:
         for score in scores.values()
     ]
     metadata |= {"model-index": [{"name": title, "results": results}]} if results else {}
-    page = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    page.filters["cell"] = lambda text: text.replace("|", "\\|")
     yml: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": False}
-    return page.from_string(_CARD.read_text(encoding="utf-8")).render(
+    return _card()(
         metadata=yaml.safe_dump(metadata, **yml),
         title=title,
         known=known,
@@ -216,6 +213,14 @@ def card_text(folder: Path, name: str | None = None) -> str:
         on_tei=known.get("pooler") in _ON_TEI and not is_ours,
         base_link=link,
     )
+
+
+@cache
+def _card() -> Callable[..., str]:
+    from jinja2 import Environment, StrictUndefined
+
+    page = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    return page.from_string(_CARD.read_text(encoding="utf-8")).render
 
 
 def without_paths(value: Any) -> Any:

@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
 from contrasent.model.backbones.base import (
@@ -30,7 +29,7 @@ class AutoBackbone(Backbone):
 
     pads = True
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         config = model.config
         self.model = model

@@ -7,15 +7,17 @@ from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from threading import Lock
-from typing import Any, ClassVar, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
 from contrasent.errors import ConfigError, ContrasentError, first_line, is_out_of_memory, pick
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel  # seconds to import, and each process does
 
 T = TypeVar("T")
 
@@ -258,7 +260,7 @@ class Backbone(nn.Module, ABC):
     engine: ClassVar[str] = "torch"
     pads: ClassVar[bool] = False
     takes_first_state: ClassVar[bool] = False
-    model: PreTrainedModel
+    model: "PreTrainedModel"
     width: int
     depth: int
     max_tokens: int

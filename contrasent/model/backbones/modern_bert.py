@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
 from contrasent.model.backbones import kernels
@@ -26,7 +25,7 @@ class PackedModernBert(Backbone):
 
     takes_first_state = True
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         config = model.config
         self.model = model

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from contrasent.data.batch import Batch
 from contrasent.model.backbones.base import Backbone, WeightCache, first_position
@@ -255,7 +254,7 @@ PACKED = {kind: LayerSpec(**parts) for kind, parts in ARCHITECTURES["layers"].it
 """By ``config.model_type``, what :class:`PackedBert` computes: a new backbone is one row."""
 
 
-def layers_of(model: PreTrainedModel) -> list[LayerModules]:
+def layers_of(model: Any) -> list[LayerModules]:
     """The modules of each layer of a model of :data:`PACKED`, by :class:`LayerSpec`'s names."""
     paths = asdict(spec := PACKED[model.config.model_type])
     names = paths.keys() - {"layers", "projection", "distances"}
@@ -297,7 +296,7 @@ class PackedBert(Backbone):
 
     takes_first_state = True
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         config = model.config
         self.model = model
