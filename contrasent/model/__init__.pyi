@@ -24,4 +24,5 @@ from .protocol import ROLES as ROLES
 from .protocol import role_options as role_options
 from .protocol import similarity_of as similarity_of
 from .protocol import unit_rows as unit_rows
+from .weights import prepare_loading as prepare_loading
 from .weights import quiet as quiet

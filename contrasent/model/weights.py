@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,14 @@ def load_backbone(folder: Path) -> Backbone:
         backbone.model.get_input_embeddings()
     backbone.depends_on_padding()
     return backbone
+
+
+def prepare_loading() -> None:
+    """Have ``transformers`` compile its thousand patterns of names, as the first load would."""
+    with suppress(ImportError):  # before transformers 5
+        from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+        get_checkpoint_conversion_mapping("bert")  # type: ignore[no-untyped-call]
 
 
 def refuse_random(folder: str | Path, lost: Sequence[str]) -> None:

@@ -8,8 +8,12 @@ counts when its ``job.json`` is in place, a measure when its result is.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +22,18 @@ import numpy as np
 from contrasent import model
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.evaluation import STS, Geometry
-from contrasent.recipe import Recipe, load_recipe
+from contrasent.files import write_text
+from contrasent.recipe import Recipe
 from contrasent.reproduce import materials, papers
 from contrasent.reproduce.materials import Materials, content_hash, data_sha256, path_sha256
 from contrasent.reproduce.papers import SAMPLE, TARGET, PaperColumn, PaperRow, System
 
 DONE = "job.json"
+_PRELOADED = (
+    *("contrasent.reproduce.runner", "scipy.stats"),
+    "transformers.models.bert.modeling_bert",
+    "transformers.tokenization_utils_tokenizers",
+)
 TEACHERS = ("teacher", "second_teacher")
 """Settings of an objective that name encoders."""
 
@@ -147,6 +157,90 @@ class Store:
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job, and what is to be measured of it."""
+
+    job: Job  # to be made, unless it is made
+    measurements: tuple[Measurement, ...]  # that have no result yet
+    store: Store  # where everything is kept
+
+    def fail(self, reason: str) -> str:
+        """Write down why it was not done; a line that says so."""
+        write_text(self.store.folder(self.job) / "failed.txt", reason)
+        return f"{self.job.label} failed: {reason}"
+
+
+def plan_work(measurements: Iterable[Measurement], store: Store) -> list[Work]:
+    """What is left to do, a job once, each after those that it is made from."""
+    wanted: dict[str, dict[str, Measurement]] = {}
+    jobs = dict[str, Job]()
+    for measurement in measurements:
+        of = measurement.job
+        for job in of.chain():
+            jobs.setdefault(job.key, job)
+        if measurement.name and not store.path(measurement, ".json").is_file():
+            wanted.setdefault(of.key, {})[measurement.key] = measurement
+    work = [
+        Work(job, tuple(wanted.get(key, {}).values()), store)
+        for key, job in sorted(jobs.items(), key=lambda it: len(list(it[1].chain())))
+    ]
+    return [it for it in work if it.measurements or not store.is_made(it.job)]
+
+
+def run_work(work: Sequence[Work], jobs: int, notify: Callable[[str], None]) -> None:
+    """Do all of it, so many ``jobs`` at once.
+
+    Each has a process of its own, which may be killed, and whose memory ends with it. It is forked
+    from one that has imported what it needs.
+    """
+    recipes = [it.job.recipe for it in work if it.job.recipe]
+    for it in work:
+        for path in it.store.folder(it.job).glob("*failed.txt"):
+            path.unlink()
+    left, pending = list(work), {it.job.key for it in work}
+    busy: dict[Future[str], tuple[Work, ProcessPoolExecutor]] = {}
+    forking = get_context("forkserver")
+    objectives = {f"contrasent.objectives.{it.objective['name']}" for it in recipes}
+    forking.set_forkserver_preload([*_PRELOADED, *sorted(objectives)])
+    try:
+        while left or busy:
+            ready = [
+                it for it in left if pending.isdisjoint(job.key for job in [*it.job.chain()][:-1])
+            ]
+            for it in ready[: jobs - len(busy)]:
+                process = ProcessPoolExecutor(1, forking, _end_with_parent)
+                busy[process.submit(_perform, it, jobs)] = it, process
+                left.remove(it)
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                it, process = busy.pop(future)
+                try:
+                    line = future.result()
+                except BrokenExecutor:
+                    line = it.fail("its process was killed, perhaps for want of memory")
+                process.shutdown()
+                pending.discard(it.job.key)
+                notify(f"[{len(work) - len(left) - len(busy)}/{len(work)}] {line}")
+    finally:
+        for _, process in busy.values():
+            process.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    def watch() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _perform(work: Work, jobs: int) -> str:
+    from contrasent.reproduce.runner import perform
+
+    return perform(work, jobs)
+
+
 class Planner:
     """Makes the jobs of cells, at a store's scale, with its tasks and device."""
 
@@ -162,9 +256,10 @@ class Planner:
         """
         system = row.system(self._store.scale, column)
         if column.of_generator:
-            settings, _ = papers.recipe_of(system, self.scale)
-            generator = load_recipe(system.recipe, settings).objective.get("generator")
-            system = System(make="start", start=str(generator), pooler="cls")
+            recipe, _ = papers.recipe_of(system, self.scale)
+            system = System(
+                make="start", start=str(recipe.objective.get("generator")), pooler="cls"
+            )
         if system.data != TARGET:
             return [self._measurement(self._job(row.label, system, seed), column.measure)]
         return [
@@ -222,11 +317,9 @@ class Planner:
         self, system: System, seed: int, above: Job | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a training job has besides, and what decides its numbers."""
-        settings, start = papers.recipe_of(system, self.scale)
-        settings |= {"train.seed": seed, "evaluation.final": "none"}
-        if self._store.data_dir:
-            settings["evaluation.data_dir"] = self._store.data_dir
-        recipe = load_recipe(system.recipe, settings)
+        own: dict[str, Any] = {"train.seed": seed, "evaluation.final": "none"}
+        own["evaluation.data_dir"] = self._store.data_dir
+        recipe, start = papers.recipe_of(system, self.scale, **own)
         generator = recipe.objective.get("generator")
         wanted = {
             "start": None if above else ("model", start),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from contrasent.data import TEXT_KINDS, VIEWS, lines, senteval, source_kind
 from contrasent.errors import ConfigError, ContrasentError, DataError
+from contrasent.evaluation import Options, Suite, load_suite, preset_named
 from contrasent.files import sha256_of, write_text
 from contrasent.model import find_download, resolve
 from contrasent.reproduce.papers import PAPER, SAMPLE, SMOKE, load_scales
@@ -197,3 +198,11 @@ def _first_documents(path: Path, limit: int) -> Iterator[str]:
             return
         yield from document
         taken += len(document) - 1 if is_document else 0
+
+
+@cache
+def read_suite(names: tuple[str, ...], data_dir: str | None, split: str, preset: str = "") -> Suite:
+    """Tasks, read once in a process; the ``preset`` is that of the test parts."""
+    # The papers' scripts score the dev parts by SentEval's quick settings.
+    learning = preset_named(preset if preset and split == "test" else "dev")
+    return load_suite(names, Options(data_dir, (split,), learning=learning))

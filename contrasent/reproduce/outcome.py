@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,9 @@ from contrasent.recipe import validate
 from contrasent.report import FIGURES, FigureData, Picture, Table, text_table, write_pictures
 from contrasent.reproduce import papers
 from contrasent.reproduce.cells import FilledTable, Filler, short_reason, write_records
-from contrasent.reproduce.jobs import TEACHERS, Job, Planner, Store
+from contrasent.reproduce.jobs import TEACHERS, Job, Planner, Store, plan_work, run_work
 from contrasent.reproduce.materials import SMOKE_TASKS, Materials
 from contrasent.reproduce.papers import PAPER, PaperTable, System, load_scales, load_tables
-from contrasent.reproduce.runner import Notify, plan_work, run_work
 from contrasent.reproduce.verdicts import verdict_table, verdicts
 
 _REQUEST = "request.json"
@@ -117,7 +116,7 @@ def reproduce_tables(
     request: PaperRequest,
     tables: Sequence[PaperTable],
     output: Path,
-    notify: Notify,
+    notify: Callable[[str], None],
     *,
     jobs: int = 1,
     overwrite: bool = False,

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from contrasent.errors import ConfigError, pick
 from contrasent.evaluation import STS, STS_TASKS, TRANSFER, TRANSFER_TASKS
-from contrasent.recipe import load_recipe, read_mapping, validate
+from contrasent.recipe import Recipe, load_recipe, read_mapping, validate
 from contrasent.settings import settings
 
 SMOKE, PAPER = "smoke", "paper"
@@ -245,7 +245,8 @@ def published_lines() -> list[dict[str, str]]:
 
 
 @cache
-def _plan(name: str) -> dict[str, Any]:
+def read_plan(name: str) -> dict[str, Any]:
+    """A file of ``papers``: of a paper, or ``systems``, ``scales``, ``claims``."""
     content, _ = read_mapping(_FOLDER / "papers" / f"{name}.yaml")
     return content
 
@@ -256,7 +257,7 @@ def load_tables() -> dict[str, PaperTable]:
     return {
         f"{paper}/{number}": _table(paper, number, values)
         for paper in _SOURCES
-        for number, values in _plan(paper).items()
+        for number, values in read_plan(paper).items()
     }
 
 
@@ -277,7 +278,7 @@ def _table(paper: str, number: str, values: dict[str, Any]) -> PaperTable:
 
 def _resolved(row: str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(row, str):
-        return _resolved(_plan("systems")[row])
+        return _resolved(read_plan("systems")[row])
     own = {key: value for key, value in row.items() if key != "like"}
     return {**(_resolved(row["like"]) if "like" in row else {}), **own}
 
@@ -290,16 +291,11 @@ def system_row(name: str) -> PaperRow:
 @cache
 def load_scales() -> tuple[dict[str, PaperMaterial], dict[str, PaperScale]]:
     """Materials and scales by their names."""
-    materials, scales = (_plan("scales")[name].items() for name in ("materials", "scales"))
+    materials, scales = (read_plan("scales")[name].items() for name in ("materials", "scales"))
     return (
         {name: validate(PaperMaterial, values, name) for name, values in materials},
         {name: validate(PaperScale, values, name) for name, values in scales},
     )
-
-
-def load_claims() -> dict[str, dict[str, Any]]:
-    """The papers' claims by their numbers, such as ``S1``, as ``claims.yaml`` has them."""
-    return _plan("claims")
 
 
 def choose(
@@ -345,14 +341,15 @@ def choose(
     return chosen
 
 
-def recipe_of(system: System, scale: PaperScale) -> tuple[dict[str, Any], str]:
-    """Settings of a system's recipe at a scale, and the id of the model that it starts from."""
+def recipe_of(system: System, scale: PaperScale, **own: Any) -> tuple[Recipe, str]:
+    """A system's recipe at a scale with a job's ``own`` settings, and the id of its start."""
     overrides = {**scale.recipes.get(system.recipe, {}), **system.settings, **scale.train}
     if system.pooler:
         overrides["encoder.pooler"] = system.pooler
     if system.trace:
         overrides |= {"evaluation.geometry_pairs": PAIRS, **scale.trace}
-    return overrides, system.start or packaged(system.recipe).encoder.name
+    recipe = packaged(system.recipe)
+    return load_recipe(recipe, overrides | own), system.start or recipe.encoder.name
 
 
 packaged = cache(load_recipe)

@@ -1,119 +1,40 @@
-"""The work of a reproduction: jobs made and measured, one after the other or several at once.
+"""What the process of a job does: it is made and measured.
 
 A failure is written beside its job and stays in its cell; everything else goes on.
 """
 
 import json
 import logging
-import os
 import shutil
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
-from multiprocessing import get_context, parent_process
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from contrasent import evaluation
+from contrasent import evaluation, model
+from contrasent.data import build, open_examples
 from contrasent.errors import ContrasentError
 from contrasent.evaluation import STS, TRANSFER, EncoderUse, Scores, Suite
 from contrasent.files import remove_folder, write_text, writing
+from contrasent.fitting import FITTERS, fit_sif, open_fitting_text
 from contrasent.recipe import Recipe
 from contrasent.records import lines_of_kind
-from contrasent.reproduce.jobs import DONE, Job, Measured, Measurement, Store, Value
+from contrasent.reproduce.jobs import DONE, Job, Measured, Measurement, Store, Value, Work
+from contrasent.reproduce.materials import read_suite
 from contrasent.reproduce.papers import PAIRS, load_scales
-
-Notify = Callable[[str], None]
-"""Takes a line on every job."""
+from contrasent.training import environment, train
 
 _RUN, _FITTED = "run", "fitted"
 _PAPERS_TOKENS = 64
-_PRELOADED = (
-    *("accelerate", "contrasent.objectives", "scipy.stats"),
-    "transformers.models.bert.modeling_bert",
-    "transformers.tokenization_utils_tokenizers",
-)
-_DEV_PRESET = "dev"
-"""SentEval's quick settings, by which the papers' scripts score the dev parts."""
+
+model.prepare_loading()  # once, in the process that those of jobs are forked from
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A job, and what is to be measured of it."""
-
-    job: Job  # to be made, unless it is made
-    measurements: tuple[Measurement, ...]  # that have no result yet
-    store: Store  # where everything is kept
-
-
-def plan_work(measurements: Iterable[Measurement], store: Store) -> list[Work]:
-    """What is left to do, a job once, each after those that it is made from."""
-    wanted: dict[str, dict[str, Measurement]] = {}
-    jobs = dict[str, Job]()
-    for measurement in measurements:
-        of = measurement.job
-        jobs = {job.key: job for job in of.chain()} | jobs
-        if measurement.name and not store.path(measurement, ".json").is_file():
-            wanted.setdefault(of.key, {})[measurement.key] = measurement
-    work = [
-        Work(job, tuple(wanted.get(key, {}).values()), store)
-        for key, job in sorted(jobs.items(), key=lambda it: len(list(it[1].chain())))
-    ]
-    return [it for it in work if it.measurements or not store.is_made(it.job)]
-
-
-def run_work(work: Sequence[Work], jobs: int, notify: Notify) -> None:
-    """Do all of it, so many ``jobs`` at once.
-
-    Each has a process of its own, which may be killed, and whose memory ends with it. It is forked
-    from one that has imported what training needs.
-    """
-    for it in work:
-        for path in it.store.folder(it.job).glob("*failed.txt"):
-            path.unlink()
-    left, pending = list(work), {it.job.key for it in work}
-    busy: dict[Future[str], tuple[Work, ProcessPoolExecutor]] = {}
-    forking = get_context("forkserver")
-    forking.set_forkserver_preload([__name__, *_PRELOADED])
-    try:
-        while left or busy:
-            ready = [
-                it for it in left if pending.isdisjoint(job.key for job in [*it.job.chain()][:-1])
-            ]
-            for it in ready[: jobs - len(busy)]:
-                process = ProcessPoolExecutor(1, forking, _end_with_parent)
-                busy[process.submit(_perform, it, jobs)] = it, process
-                left.remove(it)
-            for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                it, process = busy.pop(future)
-                try:
-                    line = future.result()
-                except BrokenExecutor:
-                    line = _fail(it, "its process was killed, perhaps for want of memory")
-                process.shutdown()
-                pending.discard(it.job.key)
-                notify(f"[{len(work) - len(left) - len(busy)}/{len(work)}] {line}")
-    finally:
-        for _, process in busy.values():
-            process.shutdown(cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    def watch() -> None:
-        if (parent := parent_process()) is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _perform(work: Work, jobs: int) -> str:
+def perform(work: Work, jobs: int) -> str:
+    """Do it, beside ``jobs`` less one others; a line of what became of it."""
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
@@ -126,12 +47,12 @@ def _perform(work: Work, jobs: int) -> str:
         above = next((it for it in job.chain() if not store.is_made(it)), job)
         if above is not job:
             reason = store.failure(above)
-            return _fail(work, f"{above.label}, which it is made from, failed: {reason}")
+            return work.fail(f"{above.label}, which it is made from, failed: {reason}")
         if not store.is_made(job):
             _make(job, store)
         failed = _measure(work)
     except Exception as error:  # noqa: BLE001 - a job's failure is its own, whatever it is
-        return _fail(work, _reason(error))
+        return work.fail(_reason(error))
     seed = f" (seed {job.seed})" if job.seed is not None else ""
     line = f"{job.label}{seed}: {time.perf_counter() - started:.0f} s"
     return f"{line}; failed: {'; '.join(failed)}" if failed else line
@@ -141,14 +62,7 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, ContrasentError) else f"{type(error).__name__}: {error}"
 
 
-def _fail(work: Work, reason: str) -> str:
-    write_text(work.store.folder(work.job) / "failed.txt", reason)
-    return f"{work.job.label} failed: {reason}"
-
-
 def _make(job: Job, store: Store) -> None:
-    from contrasent.training import environment
-
     started, busy = time.perf_counter(), time.process_time()
     more = _train(job, job.recipe, store) if job.recipe else _fit(job, store)
     description = {
@@ -171,9 +85,6 @@ def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
 
     The start takes part in the selection of a run, but is no system of the papers' tables.
     """
-    from contrasent.model import training_device
-    from contrasent.training import train
-
     run = store.folder(job) / _RUN
     if job.above is not None:
         start = str(_encoder_folder(store, job.above))
@@ -190,21 +101,17 @@ def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
         "encoder": f"{_RUN}/{kept}",
         "note": note if result["best_step"] == 0 else "",
         "steps": result["step"],
-        "device": training_device(store.device).type,
-        **{name: result[name] for name in ("examples", "precision", "peak_memory")},
-        "trained_parameters": result["trained_parameters"],
+        "device": model.training_device(store.device).type,
+        **{it: result[it] for it in ("examples", "precision", "peak_memory", "trained_parameters")},
     }
 
 
 def _fit(job: Job, store: Store) -> dict[str, Any]:
-    from contrasent.fitting import FITTERS, fit_sif, open_fitting_text
-    from contrasent.model import WordEncoder
-
     place = store.folder(job) / _FITTED
     text = open_fitting_text([job.text], None, store.data_dir)
     remove_folder(place)
     plain = _load_job(store, job.above or job)
-    if isinstance(plain, WordEncoder):
+    if isinstance(plain, model.WordEncoder):
         encoder, info = fit_sif(plain, text)
         encoder.save(place, info)
     else:
@@ -222,18 +129,15 @@ def _encoder_folder(store: Store, job: Job) -> Path | str:
 
 
 def _load_job(store: Store, job: Job) -> Any:
-    from contrasent.model import are_words, load_encoder
-
     place = _encoder_folder(store, job)
-    if job.kind == "start" and not are_words(place):
+    if job.kind == "start" and not model.are_words(place):
         head = job.system.head or "none"
-        return load_encoder(place, pooler=job.system.pooler, head=head, device=store.device)
-    return load_encoder(place, device=None if are_words(place) else store.device)
+        return model.load_encoder(place, pooler=job.system.pooler, head=head, device=store.device)
+    return model.load_encoder(place, device=None if model.are_words(place) else store.device)
 
 
 def _measure(work: Work) -> list[str]:
     job, store = work.job, work.store
-    preset = load_scales()[1][store.scale].preset
     use: EncoderUse | None = None
     failed = []
     for it in work.measurements:
@@ -249,7 +153,7 @@ def _measure(work: Work) -> list[str]:
                     encoder = _load_job(store, job)
                     encoder.name = job.label
                     use = EncoderUse(encoder, seed=job.seed)
-                measured = _measure_encoder(it, use, store.data_dir, preset)
+                measured = _measure_encoder(it, use, store)
             seconds = time.perf_counter() - started
             _write(replace(measured, seconds=seconds, scale=store.scale), it, store)
         except Exception as error:  # noqa: BLE001 - a cell's failure is its own
@@ -272,28 +176,16 @@ def _write(measured: Measured, measurement: Measurement, store: Store) -> None:
     write_text(store.path(measurement, ".json"), json.dumps(content, indent=1) + "\n")
 
 
-@cache
-def read_suite(
-    names: tuple[str, ...], data_dir: str | None, split: str, preset: str = _DEV_PRESET
-) -> Suite:
-    """Tasks, read once in a process."""
-    options = evaluation.Options(data_dir, (split,), learning=evaluation.preset_named(preset))
-    return evaluation.load_suite(names, options)
-
-
-def _measure_encoder(
-    measurement: Measurement, use: EncoderUse, data_dir: str | None, preset: str
-) -> Measured:
+def _measure_encoder(measurement: Measurement, use: EncoderUse, store: Store) -> Measured:
     kind, _, rest = measurement.name.partition(":")
-    split = "dev" if kind.endswith("-dev") else "test"
-    match kind.removesuffix("-dev"):
+    split, data_dir = "dev" if kind.endswith("-dev") else "test", store.data_dir
+    match kind := kind.removesuffix("-dev"):
         case "sts":
             names = (rest,) if rest else STS if split == "test" else ("stsb", "sickr")
-            return _scored(use, read_suite(names, data_dir, split), "spearman", "sts", STS)
+            return _scored(use, read_suite(names, data_dir, split), kind)
         case "transfer":
-            preset = preset if split == "test" else _DEV_PRESET
-            suite = read_suite(TRANSFER, data_dir, split, preset)
-            return _scored(use, suite, "accuracy", "transfer", TRANSFER)
+            preset = load_scales()[1][store.scale].preset
+            return _scored(use, read_suite(TRANSFER, data_dir, split, preset), kind)
         case "retrieval":
             suite = read_suite(("stsb-retrieval",), data_dir, "test")
             scores, problems = _scores(use, suite)
@@ -315,9 +207,8 @@ def _scores(use: EncoderUse, suite: Suite) -> tuple[Scores, list[str]]:
     return scores, [f"{it.task}: {it.message}" for it in (*suite.problems, *scores.problems)]
 
 
-def _scored(
-    use: EncoderUse, suite: Suite, metric: str, mean: str, averaged: Sequence[str]
-) -> Measured:
+def _scored(use: EncoderUse, suite: Suite, mean: str) -> Measured:
+    metric, averaged = ("spearman", STS) if mean == "sts" else ("accuracy", TRANSFER)
     scores, problems = _scores(use, suite)
     (split,) = suite.options.splits
     suffix = "" if split == "test" else "-dev"
@@ -367,8 +258,6 @@ def _measure_neighbours(use: EncoderUse, asked: str, file: str, data_dir: str | 
 
 
 def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:
-    from contrasent.data import build, open_examples
-
     kind, _, split = name.partition(":")
     if kind == "pairs":
         if split not in evaluation.STS_TASKS[data].splits:

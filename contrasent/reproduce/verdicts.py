@@ -19,8 +19,8 @@ from contrasent.evaluation import STS, STS_TASKS, TRANSFER, SeedError
 from contrasent.report import ABSENT, Table, text_table
 from contrasent.reproduce import papers
 from contrasent.reproduce.cells import FilledRow, FilledTable, PaperCell, short_reason
+from contrasent.reproduce.materials import read_suite
 from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable
-from contrasent.reproduce.runner import read_suite
 
 HOLDS, CONTRARY, OPEN, WEAK = "holds", "does not hold", "cannot be told", "no power"
 MARGIN = 1.0
@@ -107,7 +107,7 @@ def verdicts(tables: Sequence[FilledTable]) -> list[Verdict]:
     judges = {it.table.name: _Judge(it) for it in tables}
     return [
         judges[claim["cells"]].verdict(number, claim)
-        for number, claim in papers.load_claims().items()
+        for number, claim in papers.read_plan("claims").items()
         if claim["cells"] in judges
     ]
 

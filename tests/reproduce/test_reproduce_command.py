@@ -18,8 +18,7 @@ import pytest
 from helpers.command_line import call, refused, started, worked
 from helpers.workers import processor_time
 
-from contrasent.reproduce import runner
-from contrasent.reproduce.jobs import Store
+from contrasent.reproduce.jobs import Store, Work, run_work
 from contrasent.reproduce.materials import SMOKE_MODEL, SMOKE_TASKS
 from contrasent.reproduce.papers import load_tables
 
@@ -201,7 +200,7 @@ class MadeJob:
     key: str
 
     label = property(lambda self: self.key)
-    seed, kind = None, "start"
+    seed, kind, recipe = None, "start", None
 
     def chain(self):
         if parent_process() is not None:
@@ -214,8 +213,8 @@ class MadeJob:
 def test_a_killed_process_takes_only_its_own_job_with_it(tmp_path):
     store, told = Store(tmp_path, "smoke"), []
     keys = ("one", "victim", "two", "three")
-    work = [runner.Work(MadeJob(key), (), store) for key in keys]
-    runner.run_work(work, 3, told.append)
+    work = [Work(MadeJob(key), (), store) for key in keys]
+    run_work(work, 3, told.append)
     assert sorted(line.split("] ")[1].split()[0] for line in told) == [
         *("one:", "three:", "two:", "victim")
     ]

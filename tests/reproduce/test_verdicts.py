@@ -13,9 +13,8 @@ from contrasent.evaluation.intervals import Ratio, mean_error, pair_covariance
 from contrasent.evaluation.sts_data import RatedPairs
 from contrasent.evaluation.task_names import STS, TRANSFER
 from contrasent.reproduce.cells import NOT_YET, FilledRow, FilledTable, Filler, PaperCell
-from contrasent.reproduce.materials import SMOKE_TASKS
+from contrasent.reproduce.materials import SMOKE_TASKS, read_suite
 from contrasent.reproduce.papers import PAIRS, PaperColumn, load_tables
-from contrasent.reproduce.runner import read_suite
 from contrasent.reproduce.verdicts import CONTRARY, HOLDS, OPEN, WEAK, ClaimPart, _Judge
 
 
