@@ -181,7 +181,7 @@ class Adaptation:
         lines += [f"On held-out text: {self.trained.sentence}"] if self.trained else []
         if self.outcome == "hybrid":
             lines.append("Hybrid search is the answer, and it needs no training.")
-        elif self.outcome == "start" and not (judged and judged.verdict == "other"):
+        elif self.outcome == "start" and not (judged and judged.verdict in ("other", "words")):
             lines += ["Use the encoder as it comes. More text, more --minutes or --dev may help."]
         return lines
 
