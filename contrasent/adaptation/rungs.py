@@ -201,8 +201,9 @@ class Rungs:
 
     def _check_time(self, step: StepMetrics) -> None:
         if self.seconds_left < (1 - _GRACE) * 60 * self.options.minutes:
-            steps = plural(step.number + 1, "step")
-            raise ConfigError(f"the time was over after {steps}; give more --minutes")
+            raise ConfigError(
+                f"time over after {plural(step.number + 1, 'step')}; give more --minutes"
+            )
 
     def _cost(self, name: str, evaluations: int) -> tuple[float, float]:
         """The seconds of a trial beside its steps, and those of a step."""
