@@ -201,9 +201,7 @@ class Rungs:
 
     def _check_time(self, step: StepMetrics) -> None:
         if self.seconds_left < (1 - _GRACE) * 60 * self.options.minutes:
-            raise ConfigError(
-                f"time over after {plural(step.number + 1, 'step')}; give more --minutes"
-            )
+            raise ConfigError(f"time over after {plural(step.number + 1, 'step')}: more --minutes")
 
     def _cost(self, name: str, evaluations: int) -> tuple[float, float]:
         """The seconds of a trial beside its steps, and those of a step."""
