@@ -127,7 +127,7 @@ class Adaptation:
 
     text: str  # what it is
     encoder: Path  # the best encoder, which is the start if nothing beat it
-    recipe: Path | None = None  # makes it again, bit for bit; None if it is the start
+    recipe: Path | None = None  # makes it again, and goes on if time cut it short; None: the start
     judgement: Judgement | None  # the start on it; None if there is too little of it
     start_score: float | None = None  # the dev score of the start as it comes
     dev_metric: str = ""  # what the scores of trials are, such as ``spearman`` or ``mrr@10``
@@ -300,7 +300,7 @@ def _is_partial(judged: Judgement | None) -> bool:
 
 
 def _open_kinds(judged: Judgement) -> list[list[str]]:
-    """Kinds of tasks that decide and are not solved; halves, if they are but less like search."""
+    """Kinds of unsolved tasks that decide; and halves, where only nearer kinds left them out."""
     scores = [it for it in judged.records if (it.encoder, it.metric) == (judged.encoder, METRIC)]
     kinds = {it.task: it.task.partition(" of ")[0] for it in scores if it.value < SOLVED}
     weaker = [it for it, why in judged.undecided.items() if why == NEARER]
