@@ -117,18 +117,6 @@ def refuse_existing_file(path: str | Path | None, *, overwrite: bool) -> None:
         raise ConfigError(f"{path} exists already; name another file or add --overwrite")
 
 
-def begins_anew(folder: Path, mark: str, *, resume: bool, overwrite: bool) -> bool:
-    """True if a search starts in ``folder``, or else goes on with the one of its file ``mark``."""
-    recover_folder(folder)
-    exists = (folder / mark).is_file()
-    if resume and exists:
-        return False
-    if not (overwrite and exists):
-        remedy = "go on with it (--resume), replace it (--overwrite), or " * exists
-        refuse_existing(folder, f"{remedy}name another --output")
-    return True
-
-
 def inside(root: str | Path, name: object) -> Path:
     """Return ``root / name``; CheckpointError if that leads out of ``root``, by ``..`` or a link.
 

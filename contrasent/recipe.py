@@ -210,12 +210,6 @@ def recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def recipe_titles() -> dict[str, str]:
-    """The first line of the comment at the head of each packaged recipe."""
-    texts = {name: path.read_text(encoding="utf-8") for name, path in recipes().items()}
-    return {name: text.partition("\n")[0].strip("# :,") for name, text in texts.items()}
-
-
 def load_recipe(name: str | Path | Recipe, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Read a recipe and apply overrides.
 

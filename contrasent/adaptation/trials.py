@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from contrasent import training
 from contrasent.errors import ConfigError, ContrasentError, require_extra
-from contrasent.files import begins_anew, exclusive, write_text, writing_folder
+from contrasent.files import exclusive, recover_folder, refuse_existing, write_text, writing_folder
 from contrasent.options import TuneOptions
 from contrasent.recipe import Recipe, default_output, dotted, load_recipe, recipe_with, to_yaml
 from contrasent.records import write_records
@@ -99,7 +99,12 @@ class Search:
         """
         now = json.loads(json.dumps(request, default=str))  # as the file gives it back
         with exclusive(folder):
-            if begins_anew(folder, _STATE, resume=resume, overwrite=overwrite):
+            recover_folder(folder)
+            exists = (folder / _STATE).is_file()
+            if not (exists and (resume or overwrite)):
+                remedy = "go on with it (--resume), replace it (--overwrite), or " * exists
+                refuse_existing(folder, f"{remedy}name another --output")
+            if not (exists and resume):
                 with writing_folder(folder) as partial:
                     state = State(now)
                     prepare(state, partial)

@@ -302,9 +302,6 @@ class _Group(TyperGroup):
             self.commands[cmd_name] = _command(cmd_name, cls)
         return super().get_command(ctx, cmd_name)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
-
 
 # Plain help: the framed one wraps some texts at odd places, and takes [ ] in them for markup.
 app = typer.Typer(

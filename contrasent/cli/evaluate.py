@@ -196,7 +196,13 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
         known = report.read_saved(self.saved or ())
         measured, failures = self._measure() if self.models else ({}, [])
         geometries = (*known.geometries, *measured.values())
-        self._print(geometries, known)
+        json = self.json if geometries or self.json == app.STDOUT else None
+        if not app.write_lines(json, lines_of_kind("geometry", geometries)):
+            rows = report.labelled(geometries)
+            tables = (report.geometry_table(rows), report.edits_table(rows)) if rows else ()
+            app.print_tables(*(table for table in tables if table.rows))
+            for line in report.run_lines(report.labelled_runs(known.runs)):
+                app.say(line)
         contents = replace(known, geometries=geometries, warnings=tuple(failures))
         if geometries or self.saved:
             app.write_html(self.html, contents)
@@ -218,16 +224,6 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
             return replace(measured, records=app.with_command(measured.records))
 
         return app.for_each(self.models or (), measure_one)
-
-    def _print(self, geometries: tuple[evaluation.Geometry, ...], known: report.Contents) -> None:
-        json = self.json if geometries or self.json == app.STDOUT else None
-        if not app.write_lines(json, lines_of_kind("geometry", geometries)):
-            if geometries:
-                rows = report.labelled(geometries)
-                tables = (report.geometry_table(rows), report.edits_table(rows))
-                app.print_tables(*(table for table in tables if table.rows))
-            for line in report.run_lines(report.labelled_runs(known.runs)):
-                app.say(line)
 
 
 @settings

@@ -13,7 +13,7 @@ from contrasent import adaptation, options, report, training
 from contrasent.api import check_run, pretrain, train
 from contrasent.cli.app import print_tables, say, tell
 from contrasent.errors import ConfigError
-from contrasent.recipe import Recipe, load_recipe, overrides_in, recipe_titles, recipe_with
+from contrasent.recipe import Recipe, load_recipe, overrides_in, recipe_with, recipes
 from contrasent.settings import Spelling, explanations, settings, shared
 
 _PRETRAINING = "pretrain-mlm"
@@ -61,8 +61,8 @@ class RecipesCommand:
         if self.name is not None:
             say(describe(load_recipe(self.name)), nl=False)
             return
-        for name, title in recipe_titles().items():
-            say(f"{name:<30}{title}")
+        for name, path in recipes().items():  # each is told by the first line of its comment
+            say(f"{name:<30}{path.read_text('utf-8').splitlines()[0].strip('# :,')}")
 
 
 def describe(recipe: Recipe) -> str:

@@ -21,7 +21,7 @@ from contrasent.evaluation.embed import EncoderUse, Problem, Scores
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.task_names import TaskName, TaskText, refuse
-from contrasent.model.hub import INFO_FILE, encoder_folder, find_download, places_of, section
+from contrasent.model.hub import INFO_FILE, find_download, section
 from contrasent.records import Record
 from contrasent.search.mining import letters
 
@@ -262,7 +262,10 @@ def find_overlap(
     """The text of tasks in what an encoder was trained on; None where that is not known."""
     path = Path(model).expanduser()
     kept = None if path.exists() or dataset_parts(model) is None else find_download(model)
-    folder, info = encoder_folder(filter(None, [path, kept])), None
+    # The encoder's, or of a run that of the one that is used.
+    folders = (it / part for it in (path, kept) if it for part in ("", "best", "last"))
+    folder = next((it.resolve() for it in folders if (it / INFO_FILE).is_file()), None)
+    info: Any = None
     with suppress(OSError, ValueError):
         info = folder and json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
     if folder is None or not isinstance(info, dict):
@@ -274,7 +277,8 @@ def find_overlap(
         return Overlap(sources, trouble="'contrasent data leaks' takes one of several at a time")
     if not (isinstance(file, str) and file and "sha256" in data):
         return None
-    files = [place for place in places_of(file, folder) if place.is_file()]
+    named = Path(file).expanduser()  # from here, or from a folder around the encoder's
+    files = [it for it in (named, *(it / named for it in folder.parents)) if it.is_file()]
     trouble = f"{files[0]} has changed since" if files else "there is no such file here any more"
     if not files and dataset_parts(file):
         trouble = "it is a data set on the hub, which is not read again"

@@ -126,18 +126,6 @@ def hub_id(name: str) -> str | None:
     return name if _HUB_ID.fullmatch(name) and not Path(name).expanduser().exists() else None
 
 
-def places_of(name: str, folder: Path) -> list[Path]:
-    """Where a path of a recipe may be: from here, or from a folder around the encoder's."""
-    path = Path(name).expanduser()
-    return [path, *(around / path for around in folder.resolve().parents)]
-
-
-def encoder_folder(places: Iterable[Path]) -> Path | None:
-    """The first folder with a ``contrasent.json``: one of ``places``, or of a run what is used."""
-    folders = (place / part for place in places for part in ("", "best", "last"))
-    return next((it.resolve() for it in folders if (it / INFO_FILE).is_file()), None)
-
-
 def section(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     """A mapping in a mapping, by one name below the other; empty where it is none."""
     for name in names:

@@ -20,13 +20,6 @@ from contrasent.report.table import ABSENT, AVERAGE, DYADIC, Cell, Table, number
 _WIDTH = 72  # of an example's text
 
 
-def _baseline(row: PageRow, compared: Compared, rows: Mapping[Identity, PageRow]) -> str:
-    """The label of the row that ``row`` was compared with; its name where several could be it."""
-    named = [it for it in rows.values() if it.like.encoder == compared.baseline]
-    known = named if len(named) == 1 else [it for it in named if it.like.pooler == row.like.pooler]
-    return known[0].label if len(known) == 1 else compared.baseline
-
-
 def comparison_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> list[Table]:
     """A table for each encoder and its baseline, a row for each task and metric."""
     by_title: dict[str, dict[str, list[tuple[str, Compared]]]] = {}
@@ -38,7 +31,10 @@ def comparison_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> l
     ]
     means = ((rows[identity(it.like)], AVERAGE, it.metric, it.compared) for it in contents.means)
     for row, of, metric, compared in (*measured, *means):
-        title = f"{row.label} minus {_baseline(row, compared, rows)}"
+        named = [it for it in rows.values() if it.like.encoder == compared.baseline]
+        alike = [it for it in named if len(named) == 1 or it.like.pooler == row.like.pooler]
+        # The label of that row, or the encoder's name where several could be it.
+        title = f"{row.label} minus {alike[0].label if len(alike) == 1 else compared.baseline}"
         of_metric = by_title.setdefault(title, {}).setdefault(metric, [])
         of_metric.append((f"{of} {metric_heading(metric)}", compared))
     tables = []

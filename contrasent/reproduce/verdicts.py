@@ -204,7 +204,7 @@ class _Judge:
         value, _, aggregation = column.text.partition("/")
         split = "dev" if value.endswith("-dev") else "test"
         names = {"sts": STS, "transfer": TRANSFER}.get(column.task, (column.task,))
-        ways = [row.system(filled.scale).aggregation or aggregation for row in pair]
+        ways = [row.system(filled.scale).aggregation or aggregation or "all" for row in pair]
         tasks, moves = list[Any](), list[np.ndarray]()
         for place, name in enumerate(names):
             label = name if split == "test" else f"{name}-dev"
@@ -214,9 +214,11 @@ class _Judge:
             if name in STS_TASKS:
                 (read,) = read_suite((name,), filled.data_dir, split).tasks("sts")
                 tasks.append(read)
+                sizes = np.cumsum([len(subset.gold) for subset in read.subsets])[:-1]
+                columns = [[(*np.split(it.astype(float), sizes),) for it in side] for side in sides]
                 first, second = (
-                    _influence(read, side, way or "all")
-                    for side, way in zip(sides, ways, strict=True)
+                    np.mean([evaluation.influences(read, it, "spearman")[way] for it in of], axis=0)
+                    for of, way in zip(columns, ways, strict=True)
                 )
             else:
                 first, second = (np.asarray(side, np.float64).mean(axis=0) for side in sides)
@@ -231,14 +233,6 @@ class _Judge:
     def _examples(self, cell: PaperCell, place: int, label: str) -> list[np.ndarray]:
         results = (it[place if len(it) > 1 else 0] for it in cell.results)
         return [it[label] for it in map(self._filled.examples, results) if label in it]
-
-
-def _influence(task: Any, side: Sequence[np.ndarray], aggregation: str) -> np.ndarray:
-    sizes = np.cumsum([len(subset.gold) for subset in task.subsets])[:-1]
-    columns = [tuple(np.split(np.asarray(it, dtype=np.float64), sizes)) for it in side]
-    each = np.array([evaluation.influences(task, it, "spearman")[aggregation] for it in columns])
-    mean: np.ndarray = each.mean(axis=0)
-    return mean
 
 
 def _smallest(verdict: Verdict) -> str:

@@ -293,13 +293,11 @@ def mine(
     files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
     if output is not None:
         require_output(Path(output), files, chosen.overwrite)
-
-    def examples(source: str | Path | Rows, columns: Sequence[str] | None = None) -> Examples:
-        file = source if isinstance(source, str | Path) else keep_rows(source)
-        return open_examples(str(file), columns)
-
-    anchors_positives = read_pairs(examples(pairs, chosen.columns))
-    text = None if corpus is None else chain.from_iterable(examples(corpus))
+    pairs = pairs if isinstance(pairs, str | Path) else keep_rows(pairs)
+    anchors_positives = read_pairs(open_examples(str(pairs), chosen.columns))
+    if corpus is not None and not isinstance(corpus, str | Path):
+        corpus = keep_rows(corpus)
+    text = None if corpus is None else chain.from_iterable(open_examples(str(corpus)))
     if isinstance(encoder, str | Path):
         encoder = model.load_encoder(encoder, device=chosen.device)
     how: dict[str, Any] = {"precision": chosen.precision, "show_progress": show_progress}
