@@ -25,20 +25,10 @@ def encoder(tiny_bert):
 
 
 def convolved_by_hand(states, convolutions):
-    """One sentence, token by token, with zeros beyond its ends."""
-    rows = []
-    for t in range(len(states)):
-        row = []
-        for conv, width in zip(convolutions.convs, convolutions.widths, strict=True):
-            for weight, bias in zip(conv.weight, conv.bias, strict=True):
-                total = bias
-                for k in range(width):
-                    place = t + k - width // 2
-                    if 0 <= place < len(states):
-                        total = total + oracles.dot(weight[:, k], states[place])
-                row.append(total)
-        rows.append(torch.stack(row))
-    return torch.stack(rows)
+    """One sentence, with zeros beyond its ends."""
+    applied = torch.nn.functional.conv1d
+    parts = [applied(states.T, it.weight, it.bias, padding="same") for it in convolutions.convs]
+    return torch.cat(parts).T
 
 
 def test_a_step_is_computed_as_the_paper_says(encoder):

@@ -2,6 +2,7 @@
 what ``contrasent evaluate`` says of encoders that were trained on some."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from helpers.command_line import worked
@@ -63,13 +64,8 @@ def counted_in_loops(form, rows=TRIPLETS):
         found = [any(has(row, sentence) for row in rows) for sentence in (a, b)]
         sentences += sum(found)
         seen += all(found)
-        together += any(
-            same(a, row[i]) and same(b, row[j])
-            for row in rows
-            for i in range(len(row))
-            for j in range(len(row))
-            if i != j
-        )
+        two = [it for row in rows for it in permutations(row, 2)]
+        together += any(same(a, first) and same(b, second) for first, second in two)
     return sentences, seen, together
 
 

@@ -35,18 +35,12 @@ def corpus(tmp_path):
 
 def nearest_in_loops(encoder, query, top_k):
     """The best lines, first where they first stand, without those that are the query."""
-
-    def cosine(u, v):
-        return sum(a * b for a, b in zip(u, v, strict=True)) / float(
-            np.sqrt(sum(a * a for a in u)) * np.sqrt(sum(b * b for b in v))
-        )
-
     found = []
     for row, line in enumerate(KEPT):
         if line in KEPT[:row] or line.lower().split() == query.lower().split():
             continue
         u, v = (encoder.embed(text).astype(float) for text in (query, line))
-        found.append((line, cosine(u, v), row))
+        found.append((line, u @ v / np.sqrt((u @ u) * (v @ v)), row))
     return sorted(found, key=lambda it: (-round(it[1], 6), it[2]))[:top_k]
 
 

@@ -169,13 +169,7 @@ def test_a_score_that_the_classes_cannot_tell_is_an_error(score):
 
 def test_the_features_are_sentevals():
     first, second = np.random.default_rng(0).normal(size=(2, 5, 3))
-    expected = [
-        [
-            *(abs(a - b) for a, b in zip(u, v, strict=True)),
-            *(a * b for a, b in zip(u, v, strict=True)),
-        ]
-        for u, v in zip(first.tolist(), second.tolist(), strict=True)
-    ]
+    expected = [[*abs(u - v), *(u * v)] for u, v in zip(first, second, strict=True)]
     assert pair_features(first, second) == pytest.approx(np.array(expected), abs=1e-6)
 
 

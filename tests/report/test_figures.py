@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.report_contents import geometry as any_geometry
 from helpers.report_contents import record, run
+from matplotlib.figure import Figure
 from rich.console import Console
 from scipy.stats import gaussian_kde
 
@@ -17,6 +18,7 @@ from contrasent.evaluation.geometry import Trajectory
 from contrasent.evaluation.sts_data import Position
 from contrasent.evaluation.task_names import task_names
 from contrasent.records import Record, lines_of_kind, write_records
+from contrasent.report import figures as module
 from contrasent.report.contents import labelled, labelled_runs, read_saved
 from contrasent.report.figures import (
     FIGURES,
@@ -72,27 +74,14 @@ def test_every_figure_has_the_same_bytes_each_time_whatever_the_users_style():
         assert b"<dc:date>" not in found.svg and b"http" not in found.png
 
 
-def axes_of(draw, monkeypatch):
-    """The axes that ``draw`` makes, as matplotlib's own objects."""
-    from matplotlib.figure import Figure
-
-    figures, made = [], Figure.__init__
-
-    def kept(self, *arguments, **settings):
-        made(self, *arguments, **settings)
-        figures.append(self)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Figure, "__init__", kept)
-        draw()
-    return [axes for axes in figures[0].axes if axes.get_visible()]
-
-
 def test_panels_share_their_scales(monkeypatch):
     rows = labelled([geometry("a/one"), geometry("b/two"), geometry("c/three")])
     second = {"two": rows["two"]}
     panels = {"unsupervised": {k: rows[k] for k in ("one", "three")}, "supervised": second}
-    left, right = axes_of(lambda: spectra(panels), monkeypatch)
+    figure = Figure()
+    monkeypatch.setattr(module, "picture", lambda *given: given[-1](figure))
+    spectra(panels)
+    left, right = figure.axes
     assert (left.get_title(), right.get_title()) == ("unsupervised", "supervised")
     assert (left.get_xlim(), left.get_ylim()) == (right.get_xlim(), right.get_ylim())
     drawn = {line.get_label(): line for axes in (left, right) for line in axes.lines}
