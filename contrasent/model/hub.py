@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
@@ -142,6 +142,7 @@ def write_card(folder: Path) -> None:
 def card_text(folder: Path, name: str | None = None) -> str:
     """The card of the encoder in ``folder``, which is called ``name`` on the hub."""
     import yaml
+    from jinja2 import Environment, StrictUndefined
 
     stored = read_json(folder / INFO_FILE)
     known = without_paths(stored)
@@ -184,7 +185,8 @@ def card_text(folder: Path, name: str | None = None) -> str:
     ]
     metadata |= {"model-index": [{"name": title, "results": results}]} if results else {}
     yml: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": False}
-    return _card()(
+    page = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    return page.from_string(_CARD.read_text(encoding="utf-8")).render(
         metadata=yaml.safe_dump(metadata, **yml),
         title=title,
         known=known,
@@ -201,14 +203,6 @@ def card_text(folder: Path, name: str | None = None) -> str:
         on_tei=known.get("pooler") in _ON_TEI and not is_ours,
         base_link=link,
     )
-
-
-@cache
-def _card() -> Callable[..., str]:
-    from jinja2 import Environment, StrictUndefined
-
-    page = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    return page.from_string(_CARD.read_text(encoding="utf-8")).render
 
 
 def without_paths(value: Any) -> Any:

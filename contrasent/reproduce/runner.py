@@ -195,7 +195,14 @@ def _measure_encoder(measurement: Measurement, use: EncoderUse, store: Store) ->
         case "geometry":
             return _measure_geometry(use, rest, data_dir)
         case "neighbours":
-            return _measure_neighbours(use, rest, measurement.argument, data_dir)
+            asked, _, source = rest.partition("@")
+            corpus = evaluation.read_corpus(measurement.argument or source, data_dir=data_dir)
+            queries = evaluation.read_queries(asked, (), corpus)
+            lines = [
+                f"{it.text} -> " + "; ".join(f"{hit.text} ({hit.score:.2f})" for hit in it.nearest)
+                for it in evaluation.find_neighbours(use, corpus, queries).queries
+            ]
+            return Measured({f"neighbours:{rest}": " | ".join(lines)})
     encoder: Any = use.encoder
     parameters = sum(it.numel() for it in encoder.parameters())
     backbone = encoder.backbone
@@ -244,17 +251,6 @@ def _measure_geometry(use: EncoderUse, pairs: str, data_dir: str | None) -> Meas
     influences = evaluation.geometry_influences(rated.embed(use), rated)
     moves = {f"{name}{suffix}": it for name, it in influences.items()}
     return Measured(values, list(map(asdict, geometry.records)), examples=moves, geometry=geometry)
-
-
-def _measure_neighbours(use: EncoderUse, asked: str, file: str, data_dir: str | None) -> Measured:
-    queries, _, source = asked.partition("@")
-    corpus = evaluation.read_corpus(file or source, data_dir=data_dir)
-    nearest = evaluation.find_neighbours(use, corpus, evaluation.read_queries(queries, (), corpus))
-    lines = [
-        f"{query.text} -> " + "; ".join(f"{it.text} ({it.score:.2f})" for it in query.nearest)
-        for query in nearest.queries
-    ]
-    return Measured({f"neighbours:{asked}": " | ".join(lines)})
 
 
 def _measure_data(name: str, data: str, data_dir: str | None) -> Measured:

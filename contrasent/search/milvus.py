@@ -104,7 +104,13 @@ class MilvusRows:
         least, top_k, count = least_score(how), how.top_k, how.top_k + _EXTRA
         params = {"params": {"ef": max(_LEAST_EF, count)}}
         way = {"limit": count, "output_fields": _FIELDS[1:], "search_params": params}
-        way["filter"] = self._condition(how)
+        parts = [] if how.only is None else [f"id like {json.dumps(how.only, ensure_ascii=False)}"]
+        if how.filter is not None:
+            condition, names = read_filter(how.filter, in_milvus=True)
+            for name in names:
+                pick("column", name, ["id", "text", *self.manifest.columns])
+            parts.append(str(condition))
+        way["filter"] = " and ".join(parts)
         hits: list[list[Hit]] = []
         step = max(1, _FOUND_AT_ONCE // count)
         for start in range(0, len(queries), step):
@@ -119,16 +125,6 @@ class MilvusRows:
                 of_query = (hit_of(ordered[n], Ranked(n, score)) for n, score in best)
                 hits.append([hit for hit in of_query if hit.score >= least])
         return hits
-
-    def _condition(self, how: SearchOptions) -> str:
-        """The rows that are searched, in Milvus's words; ConfigError if there is no such column."""
-        parts = [] if how.only is None else [f"id like {json.dumps(how.only, ensure_ascii=False)}"]
-        if how.filter is not None:
-            condition, names = read_filter(how.filter, in_milvus=True)
-            for name in names:
-                pick("column", name, ["id", "text", *self.manifest.columns])
-            parts.append(str(condition))
-        return " and ".join(parts)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """The numbers of the rows that have any of ``ids``."""
