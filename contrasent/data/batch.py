@@ -127,6 +127,19 @@ class Batch:
         shift = torch.repeat_interleave(self.offsets[sentences] - starts, lengths)
         return torch.arange(len(shift), device=shift.device) + shift
 
+    def filled(self, most: int) -> Batch:
+        """The same sentences as one view, and some of nobody: so batches come in few shapes.
+
+        T grows by a sixteenth at most, and L to a power of two; none has over ``most`` tokens.
+        """
+        tokens, longest = len(self.token_ids), 1 << max(4, (self.longest - 1).bit_length())
+        step = 1 << max(4, tokens.bit_length() - 5)
+        added = -(-step // (min(longest, most) - 1))
+        more = -(-(tokens + added) // step) * step - tokens
+        ends = tokens + torch.arange(1, added + 1, device=self.offsets.device) * more // added
+        ids = torch.nn.functional.pad(self.token_ids, (0, more))
+        return Batch(ids, torch.cat([self.offsets, ends]), 1, longest)
+
     def token_fields(self, tokens: Tensor | slice) -> dict[str, Any]:
         """What some ``tokens`` have beside their ids."""
         given = {name: getattr(self, name) for name in (*EMBEDDING, "positions")}

@@ -30,6 +30,8 @@ _BATCH_TOKENS = {False: 4096, True: 65_536}
 """Padded tokens computed at once on a CPU, and on a device beside it."""
 _PADDED_TOKENS = 1024
 """On a CPU, where a batch is computed with its padding, of which a small one has less."""
+_CHUNK_ON_A_DEVICE = 16_384
+"""Sentences that are tokenized while a device computes those before."""
 _BATCHES_ON_A_DEVICE = 16
 """After how many batches their rows are copied: a device stands still while it is asked."""
 _BATCHES_BETWEEN_TRIMS = 25
@@ -222,10 +224,11 @@ class SentenceEncoder(nn.Module, Encoder):
         is_fast = overlaps(self)
         usual = _PADDED_TOKENS if self.backbone.pads and not is_fast else _BATCH_TOKENS[is_fast]
         budget = options.batch_tokens or usual
-        rest = iter(sentences)
-        texts_of_chunks = iter(lambda: list(islice(rest, options.chunk)), [])
-        chunks = zip(count(0, options.chunk), texts_of_chunks, strict=False)
-        ahead = is_fast and (total is None or total > options.chunk)
+        rest, chunk = iter(sentences), options.chunk
+        if is_fast:
+            chunk = min(chunk, _CHUNK_ON_A_DEVICE)
+        chunks = zip(count(0, chunk), iter(lambda: list(islice(rest, chunk)), []), strict=False)
+        ahead = is_fast and (total is None or total > chunk)
         truncated = wordless = done = 0
         with sentence_progress(total, options.show_progress) as advance:
             for ids, cut in prefetch(chunks, tokens) if ahead else map(tokens, chunks):

@@ -3,12 +3,17 @@
 Shapes: B examples, V views of each, S = V * B sentences, T tokens, D embedding width.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 
 from contrasent.data.batch import Batch, concat, shares, similar_lengths
 from contrasent.distributed import own_draws, reunited, split
@@ -26,6 +31,8 @@ Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]
 # of the embeddings; another draw of a dropout of 0.01 changes a tenth.
 _ROUNDING = 0.05
 _CHUNKS_BETWEEN_TRIMS = 16
+_GRAPHS, _WORTH = 8, 8
+"""Graphs of an encoder at most, and the batches of a shape by which its graph has paid."""
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
@@ -56,6 +63,74 @@ def chunks_of(batch: Batch, sentences: int) -> tuple[list[Batch], Tensor]:
     return parts, torch.argsort(torch.cat(groups)).to(device)
 
 
+class _Graph:
+    """Both passes of an encoder over batches of one shape, each captured, and launched at once.
+
+    Else the host takes longer to launch the kernels of a small step than a GPU to compute them.
+    """
+
+    def __init__(
+        self, encoder: SentenceEncoder, layers: tuple[int, ...], batch: Batch, pool: Any
+    ) -> None:
+        trained = {name: p for name, p in encoder.named_parameters() if p.requires_grad}
+        self.batch, self.parameters = batch, [*trained.values()]
+        # Nodes that collect the gradients of the weights themselves may belong to another stream.
+        same = {name: p.detach().requires_grad_() for name, p in trained.items()}
+        device = batch.token_ids.device
+        stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        drawn = random_state(device)
+
+        def outputs() -> list[Tensor]:
+            return _outputs(functional_call(encoder, same, (batch, layers)), layers)
+
+        def backward(made: list[Tensor], given: list[Tensor]) -> tuple[Tensor | None, ...]:
+            return torch.autograd.grad(made, [*same.values()], given, allow_unused=True)
+
+        narrow = torch.is_autocast_enabled("cuda")
+        # The loader's thread may ask the driver for memory meanwhile.
+        how = {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"}
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.autocast("cuda", torch.bfloat16, narrow, cache_enabled=False):
+            with torch.cuda.stream(stream):  # what is compiled or chosen at a first call
+                for _ in range(2):
+                    made = outputs()
+                    backward(made, made)
+            self.first, self.second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.first, **how):
+                made = outputs()
+            self.given = [torch.zeros_like(it) for it in made]
+            with torch.cuda.graph(self.second, **how):
+                self.gradients = backward(made, self.given)
+        self.made = [it.detach() for it in made]
+        set_random_state(drawn, device)
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, ...]:
+        self.batch.token_ids.copy_(batch.token_ids)
+        self.batch.offsets.copy_(batch.offsets)
+        made: tuple[Tensor, ...] = _Replay.apply(self, *self.parameters)  # type: ignore[no-untyped-call]
+        return made
+
+
+def _outputs(encoded: Encoded, layers: tuple[int, ...]) -> list[Tensor]:
+    return [encoded.pooled[0], *(encoded.states[layer] for layer in layers)]
+
+
+class _Replay(Function):
+    @staticmethod
+    def forward(ctx: Any, graph: _Graph, *_: Tensor) -> tuple[Tensor, ...]:
+        ctx.graph = graph
+        graph.first.replay()
+        return tuple(it.clone() for it in graph.made)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        for given, gradient in zip(ctx.graph.given, gradients, strict=True):
+            given.copy_(gradient)
+        ctx.graph.second.replay()
+        return None, *(None if it is None else it.detach() for it in ctx.graph.gradients)
+
+
 @dataclass(slots=True)
 class GradientCache:
     """Embeds a batch of any size; then takes the gradient back to the encoder, chunk by chunk.
@@ -71,12 +146,14 @@ class GradientCache:
     precision: str
     layers: tuple[int, ...] = ()
     _compared: bool = field(default=False, init=False)
+    _graphs: dict[tuple[int, ...], _Graph] = field(default_factory=dict, init=False)
+    _seen: Counter[tuple[int, ...]] = field(default_factory=Counter, init=False)
 
     def embed(self, batch: Batch) -> tuple[Encoded, Callable[[], None]]:
         """Embed ``batch``; the function beside adds to the gradients of the encoder."""
         device = batch.token_ids.device
         if self.sentences is None or batch.sentences <= self.sentences:
-            return self.encoder(batch, self.layers), lambda: None
+            return self._by_shape(batch) or self.encoder(batch, self.layers), lambda: None
         (chunks, place), draws, outputs = chunks_of(batch, self.sentences), [], []
         with torch.no_grad(), self.encoder.backbone.unchanging():
             for chunk in chunks:
@@ -105,6 +182,25 @@ class GradientCache:
             self._compared = True
 
         return self._reunited(batch, kept, chunks, place), backward
+
+    def _by_shape(self, batch: Batch) -> Encoded | None:
+        # On a GPU, with sentences of nobody; with a graph or without, the numbers are the same.
+        encoder, backbone = self.encoder, self.encoder.backbone
+        changed = batch.changes_embeddings or batch.positions is not None or split().processes > 1
+        if changed or encoder.convolutions is not None or not backbone.is_capturable:
+            return None
+        filled = batch.filled(backbone.max_tokens)
+        shape = filled.sentences, len(filled.token_ids), filled.longest
+        self._seen[shape] += 1
+        is_worth = self._seen[shape] == _WORTH and len(self._graphs) < _GRAPHS
+        if is_worth and all(it.requires_grad for it in encoder.parameters()):
+            pool = next((it.first.pool() for it in self._graphs.values()), None)
+            self._graphs[shape] = _Graph(encoder, self.layers, filled, pool)
+        graph = self._graphs.get(shape)
+        made = graph(filled) if graph else _outputs(encoder(filled, self.layers), self.layers)
+        rows = made[0][: batch.sentences].view(batch.views, -1, made[0].shape[-1])
+        states = zip(self.layers, made[1:], strict=True)
+        return Encoded(rows, {layer: it[: len(batch.token_ids)] for layer, it in states})
 
     def _reunited(
         self, batch: Batch, kept: list[Tensor], chunks: list[Batch], place: Tensor

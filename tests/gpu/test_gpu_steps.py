@@ -1,6 +1,7 @@
 """Encoding and training on a CUDA device, against the CPU."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from contrasent.model.backbones import kernels as packing
 from contrasent.model.backbones.base import FULL_FP32, matrix_precision
 from contrasent.model.backbones.kernels import packed_attention_available
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.training.embedding import GradientCache
 
 pytestmark = pytest.mark.gpu
 
@@ -118,6 +120,45 @@ def test_a_step_waits_for_nothing(precision, tiny_encoder, cuda):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.stack(losses).isfinite().all()
+
+
+@pytest.mark.parametrize(("precision", "bar"), [("fp32", 1 - 1e-6), ("bf16", 0.999)])
+def test_a_graph_is_its_kernels_launched_one_by_one(precision, bar, encoder, cuda):
+    encoder = encoder.to(cuda).train()
+    weights = [it for it in encoder.parameters() if it.requires_grad]
+    cache = GradientCache(encoder, None, precision, (-1,))
+
+    def numbers(encode, batch):
+        with matrix_precision(precision, cuda):
+            encoded = encode(batch)
+        made = [encoded.pooled.flatten(0, 1), encoded.states[-1].float()]
+        loss = sum((it * it.detach().cos()).sum() for it in made)
+        found = torch.autograd.grad(loss, weights, allow_unused=True)
+        return [it.clone() for it in (*made, *found) if it is not None]
+
+    for count in [8, 9, 30] * 9:  # those of a shape by its graph, in the end
+        batch = batch_of(count).to(cuda)
+        got = numbers(lambda it: cache.embed(it)[0], batch)
+        wanted = numbers(lambda it: encoder(it, (-1,)), batch)
+        for mine, theirs in zip(got, wanted, strict=True):
+            assert torch.cosine_similarity(mine.flatten(), theirs.flatten(), dim=0) > bar
+            assert (mine - theirs).norm() < 0.05 * theirs.norm() + 1e-6
+    assert 2 <= len(cache._graphs) <= 3
+
+
+def test_a_graph_draws_anew_and_what_would_be_drawn_without_it(tiny_encoder, monkeypatch, cuda):
+    encoder, batch = tiny_encoder.to(cuda).train(), batch_of().to(cuda)
+    encoder.backbone.set_dropout(0.3)
+    rows = []
+    for worth in (1, 3, 100):  # from the first batch on, from the third, and never
+        monkeypatch.setattr("contrasent.training.embedding._WORTH", worth)
+        cache = GradientCache(encoder, None, "fp32")
+        torch.manual_seed(1)
+        rows.append([cache.embed(batch)[0].pooled.detach() for _ in range(4)])
+    for one, two, three in zip(*rows, strict=True):
+        torch.testing.assert_close(one, two)
+        torch.testing.assert_close(one, three)
+    assert not any(torch.allclose(*both) for both in itertools.pairwise(rows[0]))
 
 
 HEADS = 3

@@ -252,3 +252,22 @@ def test_the_generator_is_the_encoder_unless_one_is_named(recipe, tmp_path, tiny
     first = ran("first", view__name="mlm")
     assert first == ran("again", view__name="mlm", view__generator=str(tiny_masked_lm))
     assert first != ran("dropout")
+
+
+@pytest.mark.parametrize("lengths", [[1, 1], [3, 1, 13, 7], [16] * 50, [1] * 302, [9, 2]], ids=len)
+def test_sentences_of_nobody_make_few_shapes_and_change_nothing(lengths, tiny_encoder, monkeypatch):
+    batch = pack([[5 + n % 7 for n in range(length)] for length in lengths], views=2)
+    encoder, tokens = tiny_encoder.eval(), len(batch.token_ids)
+    most = encoder.backbone.max_tokens
+    filled = batch.filled(most)
+    extra = filled.lengths[len(lengths) :]
+    assert extra.min() >= 1 and extra.max() <= min(filled.longest, most)
+    assert filled.offsets[-1] == len(filled.token_ids) <= 1.15 * tokens + 32
+    monkeypatch.setattr(type(encoder.backbone), "is_capturable", True)  # as on a GPU
+    made = [GradientCache(encoder, None, "fp32", (-1,)).embed(batch)[0], encoder(batch, (-1,))]
+    torch.testing.assert_close(made[0].pooled, made[1].pooled)
+    torch.testing.assert_close(made[0].states[-1], made[1].states[-1])
+    sums = [it.pooled.cos().sum() + it.states[-1].sin().sum() for it in made]
+    found = [torch.autograd.grad(it, encoder.parameters(), allow_unused=True) for it in sums]
+    for one, other in zip(*found, strict=True):
+        assert one is other is None or torch.allclose(one, other, atol=1e-5)

@@ -20,8 +20,10 @@ _ROWS = 4  # that a program normalises at once, a warp each
 _PROGRAMS = 1056  # of a backward pass, among which its rows are shared out
 
 
-def _seed(rate: float) -> int:
-    return int(torch.empty((), dtype=torch.int32).random_()) if rate else 0
+def _seed(rate: float, beside: Tensor) -> Tensor:
+    # On the device, where a graph draws another one at each replay.
+    seed = torch.empty((), dtype=torch.int32, device=beside.device)
+    return seed.random_() if rate else seed
 
 
 @triton.jit
@@ -56,7 +58,7 @@ def _place(offsets, step, width, rows, ALONE: tl.constexpr, WIDTH: tl.constexpr)
     return at, (rows[:, None] < length) & (columns[None, :] < width), length
 
 
-@triton.jit(do_not_specialize=["seed"])
+@triton.jit
 def _attend(query, key, value, mixed, offsets, of_query, of_key, width, factor, seed, rate,
             ALONE: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr, SIZE: tl.constexpr,
             WIDTH: tl.constexpr):  # fmt: skip
@@ -68,13 +70,13 @@ def _attend(query, key, value, mixed, offsets, of_query, of_key, width, factor, 
     v = tl.load(value + at_key, mask=inside, other=0.0)
     weights = _weigh(q, k, rows, length, factor, CAUSAL)
     if DROPS:
-        weights *= _keep(rows, seed, rate, SIZE)
+        weights *= _keep(rows, tl.load(seed), rate, SIZE)
     out = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
     at, _, _ = _place(offsets, tl.num_programs(1) * width, width, rows, ALONE, WIDTH)
     tl.store(mixed + at, out.to(v.dtype), mask=asked)
 
 
-@triton.jit(do_not_specialize=["seed"])
+@triton.jit
 def _attend_back(query, key, value, gradient, d_query, d_key, d_value, offsets, of_query, of_key,
                  width, factor, seed, rate, ALONE: tl.constexpr, CAUSAL: tl.constexpr,
                  DROPS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
@@ -90,7 +92,7 @@ def _attend_back(query, key, value, gradient, d_query, d_key, d_value, offsets, 
     of_weights = tl.dot(g, tl.trans(v), input_precision="ieee")
     kept = weights
     if DROPS:
-        keep = _keep(rows, seed, rate, SIZE)
+        keep = _keep(rows, tl.load(seed), rate, SIZE)
         kept, of_weights = weights * keep, of_weights * keep
     out = tl.dot(tl.trans(kept.to(g.dtype)), g, input_precision="ieee")
     tl.store(d_value + at_key, out.to(v.dtype), mask=inside)
@@ -116,7 +118,7 @@ class Attention(Function):
         ctx.options = {"ALONE": query is not None, "CAUSAL": runs.causal, "DROPS": rate > 0}
         ctx.options |= {"SIZE": size, "WIDTH": columns, "num_warps": max(1, size // 16)}
         ctx.grid = len(runs.offsets) - 1, heads
-        ctx.numbers = width, width**-0.5, _seed(rate), rate
+        ctx.numbers = width, width**-0.5, _seed(rate, packed), rate
         ctx.save_for_backward(packed, query, runs.offsets)
         parts, steps = _parts(packed, query, heads * width)
         mixed = packed.new_empty(len(packed if query is None else query), heads * width)
@@ -153,7 +155,7 @@ def _rows(first, count, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     return rows, inside, rows[:, None].to(tl.int64) * width + columns[None, :]
 
 
-@triton.jit(do_not_specialize=["seed", "count"])
+@triton.jit(do_not_specialize=["count"])
 def _normalise(state, x, weight, bias, normed, narrow, total, moments, seed, rate, count, width,
                eps, BOTH: tl.constexpr, DROPS: tl.constexpr, SAVES: tl.constexpr,
                ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
@@ -163,7 +165,7 @@ def _normalise(state, x, weight, bias, normed, narrow, total, moments, seed, rat
     shift = tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)
     added = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     if DROPS:
-        added = tl.where(tl.rand(seed, at.to(tl.int32)) >= rate, added / (1 - rate), 0.0)
+        added = tl.where(tl.rand(tl.load(seed), at.to(tl.int32)) >= rate, added / (1 - rate), 0.0)
     values = tl.load(state + at, mask=inside, other=0.0).to(tl.float32) + added
     mean = tl.sum(values, 1) / width
     centred = tl.where(inside, values - mean[:, None], 0.0)
@@ -178,7 +180,7 @@ def _normalise(state, x, weight, bias, normed, narrow, total, moments, seed, rat
         tl.store(moments + 2 * rows + 1, scale, mask=rows < count)
 
 
-@triton.jit(do_not_specialize=["seed", "count"])
+@triton.jit(do_not_specialize=["count"])
 def _normalise_back(of_normed, of_narrow, total, moments, weight, of_state, of_x, sums, seed, rate,
                     count, width, WIDE: tl.constexpr, NARROW: tl.constexpr, DROPS: tl.constexpr,
                     ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
@@ -205,7 +207,7 @@ def _normalise_back(of_normed, of_narrow, total, moments, weight, of_state, of_x
         out *= scale[:, None]
         tl.store(of_state + at, out.to(of_state.dtype.element_ty), mask=inside)
         if DROPS:
-            out = tl.where(tl.rand(seed, at.to(tl.int32)) >= rate, out / (1 - rate), 0.0)
+            out = tl.where(tl.rand(tl.load(seed), at.to(tl.int32)) >= rate, out / (1 - rate), 0.0)
         tl.store(of_x + at, out.to(of_x.dtype.element_ty), mask=inside)
     place = 2 * tl.program_id(0) * width + columns
     tl.store(sums + place, tl.sum(of_weight, 0), mask=columns < width)
@@ -226,7 +228,7 @@ class DropoutNorm(Function):
         total = torch.empty_like(x, dtype=torch.float32) if saves else narrow
         moments = total.new_empty(rows, 2)
         ctx.options = {"DROPS": rate > 0, "ROWS": _ROWS, "WIDTH": triton.next_power_of_2(width)}
-        ctx.numbers, ctx.dtypes = (_seed(rate), rate, rows, width), (state.dtype, x.dtype)
+        ctx.numbers, ctx.dtypes = (_seed(rate, x), rate, rows, width), (state.dtype, x.dtype)
         given = (state, x, weight, bias, normed, narrow, total, moments, *ctx.numbers, eps)
         _normalise[(-(-rows // _ROWS),)](*given, BOTH=both, SAVES=saves, **ctx.options)
         ctx.save_for_backward(total, moments, weight)

@@ -313,6 +313,10 @@ class PackedBert(Backbone):
         """True if the layers and embeddings are BERT's, without ELECTRA's or MPNet's additions."""
         return not (self.spec.projection or self.spec.distances)
 
+    @property
+    def is_capturable(self) -> bool:
+        return self.device.type == "cuda" and not (self.spec.distances or self.checkpoint_layers)
+
     def keep_layers(self, count: int) -> None:
         if count > self.depth:
             problem = f"encoder.layers is {count}, but the encoder has {self.depth} layers"
