@@ -53,11 +53,11 @@ class Train:
         with TemporaryDirectory() as cache, patch.dict(os.environ, CONTRASENT_CACHE=cache):
             examples = open_examples(str(keep_rows(rows)))
             source = plain(tokenize(examples, encoder.tokenizer, self.tokens), objective.views)
-            self._loader = Loader(source, batch_size=self.batch_size, seed=0, shuffle=False)
+            loader = Loader(source, batch_size=self.batch_size, seed=0, shuffle=False)
         settings = TrainSettings(batch_size=self.batch_size)
         parameters = loop.trainable_parameters(encoder, objective)
         optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, fused=True)
-        self._training = loop.Training(
+        training = loop.Training(
             encoder=encoder,
             objectives={"": objective.to(accelerator.device)},
             optimizer=optimizer,
@@ -65,13 +65,15 @@ class Train:
             precision=self.precision,
             steps=1_000_000,
         )
+        self._progress, batches = loop.Progress(), loader.stream(0, training.steps)
+        # One run for all rounds: what it makes in its first steps is not made again.
+        self._run = loop.run(training, batches, self._progress, lambda it: it % self.steps == 0)
 
     def round(self, number: int) -> Values:
         """Make the steps of a round, each of a batch that no other step has."""
-        first, start = number * self.steps, loop.Progress()
-        batches = self._loader.stream(first, first + self.steps)
-        for _ in loop.run(self._training, batches, start, lambda step: step == self.steps):
-            pass
+        end = self._progress.step + self.steps
+        while self._progress.step < end:
+            next(self._run)
         wait_for_device()
         return {"sentences": self.steps * self.batch_size}
 

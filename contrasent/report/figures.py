@@ -324,9 +324,10 @@ def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
         axes.set_xlabel("uniformity (lower is more even)")
         axes.set_ylabel("alignment (lower is closer)")
         axes.set_title(f"measured on {next(iter(runs.values())).pairs}", loc="left")
-        figure.legend(loc="outside lower center", ncols=min(len(runs), 3))
+        figure.legend(loc="outside lower center", ncols=columns)
 
-    return picture(TRAJECTORIES, (4.8, 3.5 + 0.2 * -(-len(runs) // 3)), draw)
+    columns = max(1, min(3, 60 // (6 + max(map(len, runs)))))
+    return picture(TRAJECTORIES, (4.8, 3.5 + 0.2 * -(-len(runs) // columns)), draw)
 
 
 def run_lines(runs: Mapping[str, Trajectory]) -> list[str]:

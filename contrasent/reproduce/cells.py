@@ -74,7 +74,7 @@ class PaperCell:
         alike = (self, *column)
         decimals, digits = max(it.decimals for it in alike), max(it.digits for it in alike)
         spread = "" if self.deviation is None else f" ± {self.deviation:.{digits}f}"
-        text = f"{mean:.{decimals}f}" if abs(mean) >= 0.01 or mean == 0 else f"{mean:g}"
+        text = f"{mean:.{decimals}f}" if abs(mean) >= 0.01 or mean == 0 else f"{mean:.3g}"
         if abs(mean) >= 1000 or (printed is not None and printed.isdecimal()):
             text = f"{mean:,.0f}"
         return Cell(f"{text}{spread}", mean)

@@ -315,7 +315,8 @@ class PackedBert(Backbone):
 
     @property
     def is_capturable(self) -> bool:
-        return self.device.type == "cuda" and not (self.spec.distances or self.checkpoint_layers)
+        is_left_out = self.spec.distances or self.checkpoint_layers or torch.version.hip
+        return self.device.type == "cuda" and not is_left_out
 
     def keep_layers(self, count: int) -> None:
         if count > self.depth:
