@@ -72,16 +72,14 @@ class _Graph:
     def __init__(
         self, encoder: SentenceEncoder, layers: tuple[int, ...], batch: Batch, pool: Any
     ) -> None:
-        trained = {name: p for name, p in encoder.named_parameters() if p.requires_grad}
-        self.batch, self.parameters = batch, [*trained.values()]
+        device, self.batch, self.parameters = encoder.device, batch, [*encoder.parameters()]
         # Nodes that collect the gradients of the weights themselves may belong to another stream.
-        same = {name: p.detach().requires_grad_() for name, p in trained.items()}
-        device = batch.token_ids.device
+        same = {name: it.detach().requires_grad_() for name, it in encoder.named_parameters()}
         stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         drawn = random_state(device)
 
-        def outputs() -> list[Tensor]:
-            return _outputs(functional_call(encoder, same, (batch, layers)), layers)
+        def forward() -> list[Tensor]:
+            return _parts(functional_call(encoder, same, (batch, layers)), layers)
 
         def backward(made: list[Tensor], given: list[Tensor]) -> tuple[Tensor | None, ...]:
             return torch.autograd.grad(made, [*same.values()], given, allow_unused=True)
@@ -93,11 +91,11 @@ class _Graph:
         with torch.autocast("cuda", torch.bfloat16, narrow, cache_enabled=False):
             with torch.cuda.stream(stream):  # what is compiled or chosen at a first call
                 for _ in range(2):
-                    made = outputs()
+                    made = forward()
                     backward(made, made)
             self.first, self.second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.first, **how):
-                made = outputs()
+                made = forward()
             self.given = [torch.zeros_like(it) for it in made]
             with torch.cuda.graph(self.second, **how):
                 self.gradients = backward(made, self.given)
@@ -111,8 +109,12 @@ class _Graph:
         return made
 
 
-def _outputs(encoded: Encoded, layers: tuple[int, ...]) -> list[Tensor]:
-    return [encoded.pooled[0], *(encoded.states[layer] for layer in layers)]
+def _parts(encoded: Encoded, layers: tuple[int, ...]) -> list[Tensor]:
+    """Embeddings ``(S, D)``, then what there is of token states ``(T, D)``."""
+    kept = [encoded.pooled[0], *(encoded.states[layer] for layer in layers)]
+    if layers and encoded.convolved is not None:
+        kept.append(encoded.convolved)
+    return kept
 
 
 class _Replay(Function):
@@ -187,7 +189,7 @@ class GradientCache:
         # On a GPU, with sentences of nobody; with a graph or without, the numbers are the same.
         encoder, backbone = self.encoder, self.encoder.backbone
         changed = batch.changes_embeddings or batch.positions is not None or split().processes > 1
-        if changed or encoder.convolutions is not None or not backbone.is_capturable:
+        if changed or not backbone.is_capturable:
             return None
         filled = batch.filled(backbone.max_tokens)
         shape = filled.sentences, len(filled.token_ids), filled.longest
@@ -197,10 +199,12 @@ class GradientCache:
             pool = next((it.first.pool() for it in self._graphs.values()), None)
             self._graphs[shape] = _Graph(encoder, self.layers, filled, pool)
         graph = self._graphs.get(shape)
-        made = graph(filled) if graph else _outputs(encoder(filled, self.layers), self.layers)
-        rows = made[0][: batch.sentences].view(batch.views, -1, made[0].shape[-1])
-        states = zip(self.layers, made[1:], strict=True)
-        return Encoded(rows, {layer: it[: len(batch.token_ids)] for layer, it in states})
+        pooled, *states = graph(filled) if graph else self._encode(filled)
+        whole = [pooled[: batch.sentences], *(it[: len(batch.token_ids)] for it in states)]
+        return self._united(batch, *whole)
+
+    def _encode(self, batch: Batch) -> list[Tensor]:
+        return _parts(self.encoder(batch, self.layers), self.layers)
 
     def _reunited(
         self, batch: Batch, kept: list[Tensor], chunks: list[Batch], place: Tensor
@@ -209,18 +213,12 @@ class GradientCache:
         if states:
             places = concat(chunks).places(place)
             states = [state.index_select(0, places) for state in states]
+        return self._united(batch, pooled.index_select(0, place), *states)
+
+    def _united(self, batch: Batch, pooled: Tensor, *states: Tensor) -> Encoded:
         layers = dict(zip(self.layers, states, strict=False))
         convolved = states[-1] if len(states) > len(layers) else None
-        rows = pooled.index_select(0, place).view(batch.views, -1, self.encoder.full_width)
-        return Encoded(rows, layers, convolved)
-
-    def _encode(self, chunk: Batch) -> list[Tensor]:
-        """Embeddings ``(S, D)``, then what there is of token states ``(T, D)``."""
-        encoded: Encoded = self.encoder(chunk, self.layers)
-        kept = [encoded.pooled[0], *(encoded.states[layer] for layer in self.layers)]
-        if self.layers and encoded.convolved is not None:
-            kept.append(encoded.convolved)
-        return kept
+        return Encoded(pooled.view(batch.views, -1, pooled.shape[-1]), layers, convolved)
 
 
 def _refuse_other_draws(first: Tensor, again: Tensor) -> None:
