@@ -247,7 +247,6 @@ How = tuple[str, bool]
 def _whitening(
     encoder: SentenceEncoder, text: FittingText, settings: WhiteningSettings, how: How
 ) -> Fit:
-    """Sum up mean and covariance in fp64 while sentences are embedded, in bounded memory."""
     transforms.require_enough(len(text), settings.dimensions, encoder.width)
     moments = Moments(encoder.width)
     for rows in finite_rows(encoder, text, *how):

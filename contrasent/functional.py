@@ -160,7 +160,6 @@ def list_mle(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _off_diagonal(square: Tensor) -> Tensor:
-    """``(B, B - 1)`` of ``(B, B)``."""
     count = len(square)
     return square.flatten()[1:].view(count - 1, count + 1)[:, :-1].reshape(count, count - 1)
 

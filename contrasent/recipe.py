@@ -364,7 +364,6 @@ def fields_of(cls: Any) -> dict[str, Any]:
 
 
 def _owner(cls: Any, location: Sequence[str]) -> Any:
-    """The class of the settings under ``location``; a dict where they are not typed."""
     for part in location:
         cls = cls.__pydantic_fields__[part].annotation
     return cls

@@ -283,7 +283,6 @@ def _use(name: str, device: str | None) -> EncoderUse:
 
 
 def _judge(use: EncoderUse, chosen: AdaptOptions, words: float) -> Judgement:
-    """Judge an encoder, and those beside it, on so many words of the text in all."""
     return evaluation.judge(
         use,
         chosen.data,

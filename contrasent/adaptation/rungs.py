@@ -181,7 +181,6 @@ class Rungs:
         self.save()
 
     def _write_lists(self) -> None:
-        """Write queries of the training text, with candidates as a teacher ranks them."""
         options, documents = self.options, self.ground.in_documents
         text = self.search.folder / TRAIN
         longest = 2 * self.ground.max_tokens // 3  # words of a passage, all of which are read
@@ -204,7 +203,6 @@ class Rungs:
             raise ConfigError(f"time over after {plural(step.number + 1, 'step')}: more --minutes")
 
     def _cost(self, name: str, evaluations: int) -> tuple[float, float]:
-        """The seconds of a trial beside its steps, and those of a step."""
         ground, it = self.ground, CANDIDATES[name]
         fixed = ground.other_seconds + (1 + 2 * evaluations) * ground.score_seconds
         return ground.speed_factor * fixed, ground.speed_factor * ground.step_seconds * it.cost

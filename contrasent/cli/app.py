@@ -173,8 +173,6 @@ def _guarded(run: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Stderr(logging.Handler):
-    """Sends log lines where messages go."""
-
     def emit(self, record: logging.LogRecord) -> None:
         quiet = record.levelno < logging.WARNING
         _say("" if quiet else record.levelname.lower(), self.format(record))

@@ -128,10 +128,7 @@ class Batch:
         return torch.arange(len(shift), device=shift.device) + shift
 
     def filled(self, most: int) -> Batch:
-        """The same sentences as one view, and some of nobody: so batches come in few shapes.
-
-        T grows by a sixteenth at most, and L to a power of two; none has over ``most`` tokens.
-        """
+        """These as one view, and sentences of nobody, of up to ``most`` tokens, for few shapes."""
         tokens, longest = len(self.token_ids), 1 << max(4, (self.longest - 1).bit_length())
         step = 1 << max(4, tokens.bit_length() - 5)
         added = -(-step // (min(longest, most) - 1))

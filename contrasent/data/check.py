@@ -222,8 +222,12 @@ def describe(
             if sentences[0] in sentences[1:2]:
                 identical.add(where)
             if examples.is_lines:
-                wrapped += _goes_on(before, sentences[0])
-                before = sentences[0]
+                text, cased = (
+                    sentences[0],
+                    (before + sentences[0]) != (before + sentences[0]).lower(),
+                )
+                goes_on = len(before) > 4 * _SHORT and cased and text[0].islower()
+                wrapped, before = wrapped + (goes_on and not _ENDS.search(before)), text
             if not len(hashes) % _TOLD_EVERY:
                 progress(_TOLD_EVERY)
             yield sentences
@@ -264,11 +268,6 @@ def describe(
         split_words=None if tokenizer is None else _split_words(sample, tokenizer),
         shown=tuple(first),
     )
-
-
-def _goes_on(before: str, text: str) -> bool:
-    cased = before != before.lower() or text != text.lower()
-    return len(before) > 4 * _SHORT and cased and text[0].islower() and not _ENDS.search(before)
 
 
 def _shares(kinds: Iterator[str]) -> dict[str, float]:

@@ -193,7 +193,6 @@ class Spans:
         return first, first + length
 
     def _length(self, a: float, b: float, random: Generator) -> int:
-        """Beta(a, b), scaled to ``shortest`` to ``longest``."""
         shortest = min(self.shortest, self.longest)
         return int(random.beta(a, b) * (self.longest - shortest) + shortest)
 

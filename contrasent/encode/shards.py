@@ -465,7 +465,6 @@ def end_with_parent() -> None:
 
 
 def _share(number: int, count: int, devices: int) -> dict[str, str]:
-    """The environment of a worker: one device, or its share of the cores."""
     if devices:
         visible = os.environ.get(_DEVICES, ",".join(map(str, range(devices)))).split(",")
         return {_DEVICES: visible[number % devices]}

@@ -101,7 +101,6 @@ def read_texts(source: str) -> tuple[dict[str, str], dict[str, str], str]:
 
 
 def _id(cell: Any) -> str:
-    """An id as text; empty if the cell holds neither text nor a whole number."""
     return str(cell).strip() if isinstance(cell, str | int) and not isinstance(cell, bool) else ""
 
 

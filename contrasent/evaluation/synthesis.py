@@ -221,7 +221,6 @@ EXTRACTORS: dict[str, Callable[[TextSample], Iterator[Ask]]] = {
 def _written(
     sample: TextSample, kinds: Sequence[str], options: SynthesisOptions, path: Path, progress: bool
 ) -> dict[str, list[Ask]]:
-    """The queries that a model writes; answers are kept, so that nothing is asked for twice."""
     url = f"{str(options.endpoint).rstrip('/').removesuffix('/chat/completions')}/chat/completions"
     if path.exists() and not (options.resume or options.overwrite):
         raise ConfigError(f"{path} is there: --resume goes on, --overwrite begins anew")

@@ -204,7 +204,6 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
 
 
 def _open(source: str, columns: Sequence[str] | None) -> SourceRows:
-    """Pairs where two sentences are known or chosen, else single sentences."""
     if columns is not None:
         is_single = len(columns) == len(SPECS["sentences"].roles)
         return open_rows_of(source, "sentences" if is_single else "sentence_pairs", columns)
@@ -227,7 +226,6 @@ def _known(source: str, kind: str) -> SourceRows | None:
 
 
 def _rows(records: SourceRows) -> Iterator[Row]:
-    """Rows with their class, by its name where the source has names for numbers."""
     names = records.label_names
     for where, (*cells, given) in records.rows():
         texts, label = tuple(as_text(cell, where) for cell in cells), given
@@ -245,7 +243,6 @@ def _rows(records: SourceRows) -> Iterator[Row]:
 
 
 def _describe(parts: dict[str, list[Row]], classes: int) -> str:
-    """Rows, classes, and what is reached by always saying the most frequent class."""
     judged = parts["test" if "test" in parts else "all"]
     counts = Counter(label for _, _, label in judged)
     most, count = min(counts.items(), key=lambda it: (-it[1], it[0]))

@@ -193,7 +193,6 @@ def _read_backbone(
 
 
 def _read_pooler(paths: Mapping[str, Path], info: Mapping[str, Any], depth: int) -> str:
-    """The pooler that does what the modules do; of several alike, that of our file."""
     modes = st_modules.read_settings("Pooling", paths["Pooling"]).modes
     shares, layers = {depth: 1.0}, paths.get("WeightedLayerPooling")
     if layers is not None:
@@ -218,7 +217,6 @@ def _read_pooler(paths: Mapping[str, Path], info: Mapping[str, Any], depth: int)
 
 
 def _read_head(folder: Path, dense: Path | None, transformer: Path, width: int) -> MlpHead:
-    """The stored head; CheckpointError if there is none, or one of another width."""
     reason = f"a head over embeddings of {width} dimensions"
     if dense is not None or (folder / KEPT_HEAD).is_dir():
         head: MlpHead = _read_dense(dense or folder / KEPT_HEAD, MlpHead, width, reason)

@@ -224,9 +224,8 @@ class SentenceEncoder(nn.Module, Encoder):
         is_fast = overlaps(self)
         usual = _PADDED_TOKENS if self.backbone.pads and not is_fast else _BATCH_TOKENS[is_fast]
         budget = options.batch_tokens or usual
-        rest, chunk = iter(sentences), options.chunk
-        if is_fast:
-            chunk = min(chunk, _CHUNK_ON_A_DEVICE)
+        rest = iter(sentences)
+        chunk = min(options.chunk, _CHUNK_ON_A_DEVICE) if is_fast else options.chunk
         chunks = zip(count(0, chunk), iter(lambda: list(islice(rest, chunk)), []), strict=False)
         ahead = is_fast and (total is None or total > chunk)
         truncated = wordless = done = 0

@@ -82,7 +82,6 @@ def export(
 
 
 def _write_onnx(encoder: SentenceEncoder, folder: Path, quantized: bool) -> SentenceEncoder:
-    """Save the encoder with its transformer as a graph; returns it as that graph computes it."""
     if POOLERS[encoder.pooler].layers != (-1,):
         raise ConfigError(f"onnx has the last layer; pooler {encoder.pooler!r} reads others")
     encoder.save(folder, {"encoder": encoder.name})

@@ -233,7 +233,15 @@ class DiffCSE(Objective):
 
     def __init__(self, config: Config, start: Start) -> None:
         super().__init__(config, start)
-        _refuse_at_odds(config)
+        as_views, other_task, problem = config.edit_role != "difference", config.task != "rtd", ""
+        if not config.contrast and (as_views or not config.rtd_weight):
+            problem = "contrast false needs edit_role difference, and an rtd_weight above 0"
+        elif as_views and (config.edit_source != "same" or other_task):
+            problem = f"edit_role {config.edit_role} needs edit_source same, and task rtd"
+        elif other_task and (config.rtd_reduction != "mean" or config.edit_operation != "replace"):
+            problem = f"task {config.task} needs rtd_reduction mean, and edit_operation replace"
+        if problem:
+            raise ConfigError(f"of the objective's settings {problem}")
         self.views = max(2, start.data_views)
         following = {Need.NEXT_SENTENCES} if config.edit_source != "same" else set()
         self.needs = frozenset({Need.TOKENS, *following})
@@ -300,7 +308,6 @@ class DiffCSE(Objective):
         return terms
 
     def _contrast(self, projected: Tensor, batch: Batch) -> Tensor:
-        """SimCSE's term; with edits as positives, the mean over the positives of each anchor."""
         anchor, *others = projected
         kept = self.views - 1
         groups = [others]
@@ -315,15 +322,3 @@ class DiffCSE(Objective):
             for group, left_out in zip(groups, excluded, strict=True)
         ]
         return torch.stack(losses).mean()
-
-
-def _refuse_at_odds(config: Config) -> None:
-    as_views, other_task, problem = config.edit_role != "difference", config.task != "rtd", ""
-    if not config.contrast and (as_views or not config.rtd_weight):
-        problem = "contrast false needs edit_role difference, and an rtd_weight above 0"
-    elif as_views and (config.edit_source != "same" or other_task):
-        problem = f"edit_role {config.edit_role} needs edit_source same, and task rtd"
-    elif other_task and (config.rtd_reduction != "mean" or config.edit_operation != "replace"):
-        problem = f"task {config.task} needs rtd_reduction mean, and edit_operation replace"
-    if problem:
-        raise ConfigError(f"of the objective's settings {problem}")

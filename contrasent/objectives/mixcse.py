@@ -40,7 +40,6 @@ class MixCSE(Contrast):
         return Terms({"contrast": self.contrast(first, second, batch, further)})
 
     def _mixed(self, rows: Tensor) -> Tensor:
-        """``(B, D)``, each row mixed with the next one."""
         share = self.config.mix
         mixed: Tensor = share * rows + (1 - share) * rows.roll(-1, 0)
         return mixed.detach()

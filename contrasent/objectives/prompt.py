@@ -91,7 +91,6 @@ class Prompt(Contrast):
         return Terms({"contrast": self.contrast(anchor, candidates, batch, further)})
 
     def _bias(self, batch: Batch) -> Tensor:
-        """``(V, B, D)``, of prompts without texts; those of one length share their dropout."""
         counts = batch.longest - self._longest + 1
         alone: Encoded = self._encoder[0](self._without_texts(counts).to(batch.token_ids.device))
         rows = alone.pooled.view(self.views, counts, -1)

@@ -77,7 +77,6 @@ class SgOpt(Objective):
         return Terms(terms)
 
     def _layers(self, batch: Batch) -> Tensor:
-        """``(L, B, D)``, the mean over tokens of each state of the frozen clone."""
         (guide,) = self._guide
         numbers = range(guide.depth + 1)
         with torch.no_grad():

@@ -286,7 +286,6 @@ def score_tables(
 
 
 def _kind(record: Record) -> str:
-    """The kind of table that shows a record; empty for a part of a task."""
     if record.subset:
         return ""
     if "mteb" in record.versions:

@@ -316,7 +316,6 @@ class Planner:
     def _training(
         self, system: System, seed: int, above: Job | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a training job has besides, and what decides its numbers."""
         own: dict[str, Any] = {"train.seed": seed, "evaluation.final": "none"}
         own["evaluation.data_dir"] = self._store.data_dir
         recipe, start = papers.recipe_of(system, self.scale, **own)

@@ -150,7 +150,6 @@ def data_sha256(data_dir: str | None, folders: tuple[str, ...] = STS_FOLDERS) ->
 
 
 def _derived(name: str, labelled: Path, folder: Path) -> Path:
-    """A material made of premises, hypotheses and labels, by SimCSE's rules (section 4)."""
     from contrasent.data import build, open_rows_of
 
     sources = [open_rows_of(str(labelled), "nli")]

@@ -236,7 +236,6 @@ class _Judge:
 
 
 def _smallest(verdict: Verdict) -> str:
-    """Half the widest interval of its comparisons; a dash where one has none."""
     widest = max((part.reach(_LEVEL) or inf for part in verdict.parts), default=inf)
     return f"{widest:.2f}" if widest < inf else ABSENT
 

@@ -106,12 +106,10 @@ def _embedded(
 
 
 def _sample(texts: int, count: int) -> Numbers:
-    """Sorted rows of ``count`` texts, or of all."""
     return np.sort(np.random.default_rng(0).permutation(texts)[:count])
 
 
 def _split(rows: Numbers, labels: Numbers) -> list[list[int]]:
-    """Rows of each label, which stand together; the most first."""
     parts = np.split(rows, np.flatnonzero(np.diff(labels[rows])) + 1)
     return sorted((part.tolist() for part in parts if part.size), key=len, reverse=True)
 

@@ -449,7 +449,6 @@ def _write_index(
     kind: str | None,
     show_progress: bool,
 ) -> None:
-    """Write rows as an index in place of what is there, as a whole or not at all."""
     with writing_folder(folder.resolve()) as partial:
         if manifest.kind in MILVUS:
             manifest = MilvusRows.build(partial, replace(manifest, words=None), rows)

@@ -96,8 +96,6 @@ def read_pairs(examples: Examples) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """Anchors and texts of pairs as an encoder sees them."""
-
     pairs: Pairs
     similarity: str
     anchors: list[str]
@@ -128,7 +126,15 @@ class _Space:
 
     def blocks(self, shown: bool) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """Rows ``(b, 2)`` of some pairs, and scores ``(b, T)``, -inf of what is no candidate."""
-        false_negatives = _false_negatives(self.pairs, [*map(letters, self.texts[: self.corpus])])
+        numbers = {letters(text): n for n, text in enumerate(self.texts[: self.corpus])}
+        keys, together = (
+            [tuple(map(letters, it)) for it in self.pairs],
+            defaultdict[str, set[str]](set),
+        )
+        for anchor, positive in keys:
+            together[anchor] |= {anchor, positive}
+            together[positive].add(anchor)
+        false_negatives = [[numbers[it] for it in together[a] if it in numbers] for a, _ in keys]
         block = max(_SCORES // len(self.texts), 1)
         with progress_bar("comparing", len(self.pairs), shown=shown) as advance:
             for start in range(0, len(self.pairs), block):
@@ -244,16 +250,6 @@ def load_reranker(name: str, device: str | None = None) -> CrossEncoder:
         f"{name} ({kind}) is no reranker, which gives a pair one score; name a cross-encoder, such "
         "as cross-encoder/ms-marco-MiniLM-L6-v2, or give a --teacher"
     )
-
-
-def _false_negatives(pairs: Pairs, corpus: list[str]) -> list[list[int]]:
-    numbers = {key: number for number, key in enumerate(corpus)}
-    keys = [(letters(anchor), letters(positive)) for anchor, positive in pairs]
-    together: defaultdict[str, set[str]] = defaultdict(set)
-    for anchor, positive in keys:
-        together[anchor] |= {anchor, positive}
-        together[positive].add(anchor)
-    return [[numbers[key] for key in together[anchor] if key in numbers] for anchor, _ in keys]
 
 
 @takes(MiningOptions)

@@ -206,7 +206,6 @@ def read_manifest(folder: Path) -> IndexManifest:
 def _read_table(
     path: Path, columns: Sequence[str] | Mapping[str, Kind], rows: int | None = None
 ) -> Any:
-    """Map a table from disk; CheckpointError if it is damaged, or has another number of rows."""
     import pyarrow as pa
 
     with readable(path, _REBUILD):

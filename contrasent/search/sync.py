@@ -202,7 +202,6 @@ class _Writer:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """The files below a folder whose kind is known, without hidden ones; or a file itself."""
     if not root.is_dir() and not (root.is_file() and root.suffix.lower() in _KINDS):
         raise DataError(f"{root} is no folder, and no file of {', '.join(_KINDS)}")
     if root.is_file():
@@ -253,8 +252,6 @@ def _plain(html: str) -> str:
 
 
 def _table_rows(path: Path, kind: str, columns: str | None) -> Iterator[Section]:
-    """The text of each row, with its other columns."""
-
     def choose(names: Sequence[str]) -> ColumnMap:
         named = None if columns is None else [columns]
         [place] = choose_columns(names, "passages", named, str(path), named=True).positions

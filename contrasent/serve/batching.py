@@ -64,8 +64,6 @@ class StoppedError(ContrasentError):
 
 @dataclass(slots=True, eq=False)
 class _Queued:
-    """A text in the queue, and the requests that wait for it."""
-
     text: Text
     size: int
     done: asyncio.Future[Embedded]
@@ -195,7 +193,6 @@ class Batcher:
             self._backlog -= work.size
 
     def _tokenize(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tokenize what comes in, all that is there at a time, until the batcher closes."""
         with self._failing_all(loop):
             works: list[_Queued | None] = []
             while None not in works:
@@ -232,13 +229,11 @@ class Batcher:
     def _ids(
         self, encoder: Any, texts: Sequence[str], task: str | None = None
     ) -> tuple[list[np.ndarray], list[bool]]:
-        """The token ids of each, and whether it was cut; of tables of vectors, a number a word."""
         if not isinstance(encoder, SentenceEncoder):
             return [np.zeros(len(it.split()) or 1, np.int32) for it in texts], encoder.cut(texts)
         return encoder.cut_ids(texts, task)
 
     def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Embed the texts that are ready, a budget of tokens at a time."""
         with self._failing_all(loop):
             while self._ready:
                 works, tokens = list[_Queued](), 0
@@ -262,7 +257,6 @@ class Batcher:
         loop.call_soon_threadsafe(self._deliver, works, rows)
 
     def _rows(self, encoder: Any, ids: Sequence[np.ndarray], texts: Sequence[str]) -> np.ndarray:
-        """``(N, D)``, of the same texts in both forms."""
         if isinstance(encoder, SentenceEncoder):
             precision = encoder.resolve_precision(self.precision)
             return embed(encoder, ids, self.options.batch_tokens, precision, lambda _: None)
@@ -270,7 +264,6 @@ class Batcher:
         return np.asarray(encoder.encode(texts, normalize=False, **how))
 
     def _deliver(self, works: list[_Queued], rows: np.ndarray) -> None:
-        """Answer all that wait, on the event loop, and measure the speed, all delays included."""
         began = max(self._delivered, min(work.queued for work in works))
         self._delivered = now = time.perf_counter()
         if sum(work.tokens for work in works) >= _TELLING_TOKENS:

@@ -323,7 +323,6 @@ def _dumped(content: Any) -> bytes:
 
 
 def _json(content: Any, read: Sequence[Embedded] | None = None) -> Response:
-    """The answer with ``content``; if texts were ``read``, it says how many were cut."""
     written = content if isinstance(content, bytes) else _dumped(content)
     headers = None if read is None else {"X-Truncated": str(sum(it.truncated for it in read))}
     return Response(written, headers=headers, media_type="application/json")

@@ -110,7 +110,6 @@ class Selection(Callback):
             progress.ended = True
 
     def _score(self, encoder: SentenceEncoder, twin: SentenceEncoder | None) -> DevScore:
-        """The scores of the best variant, and of the better encoder; of equal ones the first."""
         run, step, metric = self.run, self.run.progress.step, self._dev.metric
         precision, kept = run.recipe.evaluation.precision, [encoder]
         if twin is not None and run.recipe.encoder.keep == "better":

@@ -19,6 +19,7 @@ from contrasent.data.batch import Batch, concat, shares, similar_lengths
 from contrasent.distributed import own_draws, reunited, split
 from contrasent.errors import ContrasentError
 from contrasent.model.backbones.base import give_back_freed_memory, matrix_precision
+from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import Objective
@@ -64,10 +65,7 @@ def chunks_of(batch: Batch, sentences: int) -> tuple[list[Batch], Tensor]:
 
 
 class _Graph:
-    """Both passes of an encoder over batches of one shape, each captured, and launched at once.
-
-    Else the host takes longer to launch the kernels of a small step than a GPU to compute them.
-    """
+    """Both passes of an encoder over batches of one shape, each captured, and launched at once."""
 
     def __init__(
         self, encoder: SentenceEncoder, layers: tuple[int, ...], batch: Batch, pool: Any
@@ -105,12 +103,10 @@ class _Graph:
     def __call__(self, batch: Batch) -> tuple[Tensor, ...]:
         self.batch.token_ids.copy_(batch.token_ids)
         self.batch.offsets.copy_(batch.offsets)
-        made: tuple[Tensor, ...] = _Replay.apply(self, *self.parameters)  # type: ignore[no-untyped-call]
-        return made
+        return _Replay.apply(self, *self.parameters)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _parts(encoded: Encoded, layers: tuple[int, ...]) -> list[Tensor]:
-    """Embeddings ``(S, D)``, then what there is of token states ``(T, D)``."""
     kept = [encoded.pooled[0], *(encoded.states[layer] for layer in layers)]
     if layers and encoded.convolved is not None:
         kept.append(encoded.convolved)
@@ -189,7 +185,7 @@ class GradientCache:
         # On a GPU, with sentences of nobody; with a graph or without, the numbers are the same.
         encoder, backbone = self.encoder, self.encoder.backbone
         changed = batch.changes_embeddings or batch.positions is not None or split().processes > 1
-        if changed or not backbone.is_capturable:
+        if changed or not isinstance(backbone, PackedBert) or not backbone.is_capturable:
             return None
         filled = batch.filled(backbone.max_tokens)
         shape = filled.sentences, len(filled.token_ids), filled.longest

@@ -299,11 +299,6 @@ class Backbone(nn.Module, ABC):
         narrow = torch.is_autocast_enabled(device.type)
         return narrow, torch.get_autocast_dtype(device.type) if narrow else self.model.dtype
 
-    @property
-    def is_capturable(self) -> bool:
-        """True if its passes over a batch can be captured as CUDA graphs."""
-        return False
-
     def run_layer(self, layer: Callable[..., T], *given: Any) -> T:
         """``layer(*given)``, computed again in the backward pass where that is asked for."""
         if not (self.checkpoint_layers and torch.is_grad_enabled()):

@@ -315,6 +315,7 @@ class PackedBert(Backbone):
 
     @property
     def is_capturable(self) -> bool:
+        """True if its passes over a batch can be captured as CUDA graphs."""
         is_left_out = self.spec.distances or self.checkpoint_layers or torch.version.hip
         return self.device.type == "cuda" and not is_left_out
 
