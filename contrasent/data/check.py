@@ -222,11 +222,8 @@ def describe(
             if sentences[0] in sentences[1:2]:
                 identical.add(where)
             if examples.is_lines:
-                text, cased = (
-                    sentences[0],
-                    (before + sentences[0]) != (before + sentences[0]).lower(),
-                )
-                goes_on = len(before) > 4 * _SHORT and cased and text[0].islower()
+                text, both = sentences[0], before + sentences[0]
+                goes_on = len(before) > 4 * _SHORT and both != both.lower() and text[0].islower()
                 wrapped, before = wrapped + (goes_on and not _ENDS.search(before)), text
             if not len(hashes) % _TOLD_EVERY:
                 progress(_TOLD_EVERY)

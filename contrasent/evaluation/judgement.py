@@ -324,6 +324,7 @@ def _decide(
 
 
 def _dense(use: EncoderUse, tasks: Sequence[RetrievalTask]) -> list[ScoreMatrix]:
+    """Similarities ``(Q, N)`` of each task; what several tasks have in common is embedded once."""
     sides = [task.queries for task in tasks], [task.corpus for task in tasks]
     texts, places = zip(*(distinct(chain.from_iterable(side)) for side in sides), strict=True)
     queries, corpus = (rows.astype(np.float32) for rows in embed_sides(texts[0], texts[1], use))

@@ -49,6 +49,7 @@ def read_pairs(source: str, columns: Sequence[str] | None = None) -> tuple[list[
 
 
 def _pair(where: str, first: str, second: str, score: Any, of_score: str = "") -> Pair:
+    """A pair with single spaces between words, as SentEval's batcher makes them."""
     tidy = " ".join(first.split()), " ".join(second.split())
     if not all(tidy):
         raise DataError(f"{where}: a sentence is empty")

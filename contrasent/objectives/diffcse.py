@@ -308,6 +308,7 @@ class DiffCSE(Objective):
         return terms
 
     def _contrast(self, projected: Tensor, batch: Batch) -> Tensor:
+        """SimCSE's term; with edits as positives, the mean over the positives of each anchor."""
         anchor, *others = projected
         kept = self.views - 1
         groups = [others]
