@@ -30,8 +30,7 @@ _BATCH_TOKENS = {False: 4096, True: 65_536}
 """Padded tokens computed at once on a CPU, and on a device beside it."""
 _PADDED_TOKENS = 1024
 """On a CPU, where a batch is computed with its padding, of which a small one has less."""
-_CHUNK_ON_A_DEVICE = 16_384
-"""Sentences that are tokenized while a device computes those before."""
+_CHUNK_ON_A_DEVICE = 16_384  # sentences that are tokenized while it computes those before
 _BATCHES_ON_A_DEVICE = 16
 """After how many batches their rows are copied: a device stands still while it is asked."""
 _BATCHES_BETWEEN_TRIMS = 25

@@ -278,7 +278,6 @@ def _map(vectors: Vectors) -> Vectors:
 
 
 def _means(vectors: Vectors, parts: Numbers) -> Vectors:
-    """The centre of each part of vectors ``(N, D)``, and a last one for those in none."""
     some = [vectors[parts == n].mean(axis=0) for n in range(parts.max() + 1)]
     return unit_rows(np.stack([*some, np.zeros(vectors.shape[1], np.float32)]))
 

@@ -312,7 +312,6 @@ def _more(asked: int, limit: int, name: str) -> tuple[bool, int, str]:
 
 
 def _formatted(rows: np.ndarray, encoding_format: str) -> Any:
-    """The rows as they are, or each in base64, as little-endian float32."""
     if encoding_format == "float":
         return rows
     return [base64.b64encode(row.tobytes()).decode() for row in rows.astype("<f4", copy=False)]

@@ -32,8 +32,7 @@ Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]
 # of the embeddings; another draw of a dropout of 0.01 changes a tenth.
 _ROUNDING = 0.05
 _CHUNKS_BETWEEN_TRIMS = 16
-_GRAPHS, _WORTH = 8, 8
-"""Graphs of an encoder at most, and the batches of a shape by which its graph has paid."""
+_GRAPHS, _WORTH = 8, 8  # of an encoder at most; batches of a shape by which its graph has paid
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

@@ -251,8 +251,7 @@ class _Move(Function):
 
 
 _LONG = 128
-"""On a CPU torch's kernel is slower for short sentences, and fp32 inside with dropout; above this
-length weights, ``(N, Q, L)``, are not written out where no gradient needs them."""
+"""Above this length weights, ``(N, Q, L)``, are not written out where no gradient needs them."""
 _STEPS = 1 << 15
 _AS_INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -314,9 +313,7 @@ def attention(packed: Tensor, blocks: Blocks, rate: float, query: Tensor | None 
     if query is not None:
         alone = query.view(blocks.sentences * blocks.heads, 1, -1)
     bias, mixed = blocks.bias(block.dtype), block
-    # By the rate too, so that a pass without gradients draws the masks of one with them.
-    needed = rate > 0 or torch.is_grad_enabled() or blocks.longest <= _LONG
-    if block.device.type == "cpu" and needed:
+    if _writes_weights(block, blocks, rate):
         mixed = _Attention.apply(alone, block, bias, rate)  # type: ignore[no-untyped-call]
     else:
         q, k, v = (part.unsqueeze(0) for part in _parts(alone, block))
@@ -327,6 +324,13 @@ def attention(packed: Tensor, blocks: Blocks, rate: float, query: Tensor | None 
 
 def _parts(query: Tensor | None, block: Tensor) -> Any:
     return block.unbind(0) if query is None else (query, *block.unbind(0))
+
+
+def _writes_weights(block: Tensor, blocks: Blocks, rate: float) -> bool:
+    """On a CPU torch's kernel is slower for short sentences, and fp32 inside with dropout."""
+    # By the rate too, so that a pass without gradients draws the masks of one with them.
+    needed = rate > 0 or torch.is_grad_enabled()
+    return block.device.type == "cpu" and (needed or blocks.longest <= _LONG)
 
 
 class _Attention(Function):
