@@ -71,15 +71,15 @@ class _Graph:
     ) -> None:
         device, self.batch, self.parameters = encoder.device, batch, [*encoder.parameters()]
         # Nodes that collect the gradients of the weights themselves may belong to another stream.
-        same = {name: it.detach().requires_grad_() for name, it in encoder.named_parameters()}
+        aliases = {name: it.detach().requires_grad_() for name, it in encoder.named_parameters()}
         stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        drawn = random_state(device)
+        random = random_state(device)
 
         def forward() -> list[Tensor]:
-            return _parts(functional_call(encoder, same, (batch, layers)), layers)
+            return _parts(functional_call(encoder, aliases, (batch, layers)), layers)
 
-        def backward(made: list[Tensor], given: list[Tensor]) -> tuple[Tensor | None, ...]:
-            return torch.autograd.grad(made, [*same.values()], given, allow_unused=True)
+        def backward(outputs: list[Tensor], of_outputs: list[Tensor]) -> tuple[Tensor | None, ...]:
+            return torch.autograd.grad(outputs, [*aliases.values()], of_outputs, allow_unused=True)
 
         narrow = torch.is_autocast_enabled("cuda")
         # The loader's thread may ask the driver for memory meanwhile.
@@ -88,16 +88,16 @@ class _Graph:
         with torch.autocast("cuda", torch.bfloat16, narrow, cache_enabled=False):
             with torch.cuda.stream(stream):  # what is compiled or chosen at a first call
                 for _ in range(2):
-                    made = forward()
-                    backward(made, made)
-            self.first, self.second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.first, **how):
-                made = forward()
-            self.given = [torch.zeros_like(it) for it in made]
-            with torch.cuda.graph(self.second, **how):
-                self.gradients = backward(made, self.given)
-        self.made = [it.detach() for it in made]
-        set_random_state(drawn, device)
+                    outputs = forward()
+                    backward(outputs, outputs)
+            self.forward_pass, self.backward_pass = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.forward_pass, **how):
+                outputs = forward()
+            self.output_gradients = [torch.zeros_like(it) for it in outputs]
+            with torch.cuda.graph(self.backward_pass, **how):
+                self.gradients = backward(outputs, self.output_gradients)
+        self.outputs = [it.detach() for it in outputs]
+        set_random_state(random, device)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, ...]:
         self.batch.token_ids.copy_(batch.token_ids)
@@ -116,15 +116,15 @@ class _Replay(Function):
     @staticmethod
     def forward(ctx: Any, graph: _Graph, *_: Tensor) -> tuple[Tensor, ...]:
         ctx.graph = graph
-        graph.first.replay()
-        return tuple(it.clone() for it in graph.made)
+        graph.forward_pass.replay()
+        return tuple(it.clone() for it in graph.outputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        for given, gradient in zip(ctx.graph.given, gradients, strict=True):
+        for given, gradient in zip(ctx.graph.output_gradients, gradients, strict=True):
             given.copy_(gradient)
-        ctx.graph.second.replay()
+        ctx.graph.backward_pass.replay()
         return None, *(None if it is None else it.detach() for it in ctx.graph.gradients)
 
 
@@ -191,7 +191,7 @@ class GradientCache:
         self._seen[shape] += 1
         is_worth = self._seen[shape] == _WORTH and len(self._graphs) < _GRAPHS
         if is_worth and all(it.requires_grad for it in encoder.parameters()):
-            pool = next((it.first.pool() for it in self._graphs.values()), None)
+            pool = next((it.forward_pass.pool() for it in self._graphs.values()), None)
             self._graphs[shape] = _Graph(encoder, self.layers, filled, pool)
         graph = self._graphs.get(shape)
         pooled, *states = graph(filled) if graph else self._encode(filled)
