@@ -287,9 +287,10 @@ def test_the_notebook_on_adapting_runs(capsys):
     settings = {"train.batch_size": 4}
     write(Path("sentences.txt"), [sentence(n, 9 + n % 6) for n in range(900)])
     names = notebook("adapt_an_encoder", ENCODER="bert-base-uncased", MINUTES=1, SETTINGS=settings)
-    assert names["result"].trials
-    said = capsys.readouterr().out
-    assert "95 % interval" in said and said.count(f"  1.00 {names['texts'][0]}\n") >= 2
+    said, result = capsys.readouterr().out, names["result"]
+    better = any((it.score or -1) > result.start_score for it in result.trials)  # on eight pairs
+    assert ("95 % interval" if better else "Nothing that was tried beat the encoder") in said
+    assert said.count(f"  1.00 {names['texts'][0]}\n") >= 2
 
 
 @pytest.mark.slow
