@@ -331,6 +331,9 @@ class TrainSettings:
     """Keep only what goes into each layer, and compute the layer again for its gradient: less
     memory for long sentences and large encoders, 4/3 of the time, the same gradient."""
 
+    cuda_graphs: bool = True
+    """Launch both passes of the encoder at once on a GPU, for the shapes of batches that return."""
+
     checkpoint_every: PositiveInt | None = None
     """Steps between states that --resume continues from; null takes evaluation.every."""
 

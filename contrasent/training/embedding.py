@@ -142,6 +142,7 @@ class GradientCache:
     sentences: int | None
     precision: str
     layers: tuple[int, ...] = ()
+    graphs: bool = True  # on a GPU, where batches of a shape come often
     _compared: bool = field(default=False, init=False)
     _graphs: dict[tuple[int, ...], _Graph] = field(default_factory=dict, init=False)
     _seen: Counter[tuple[int, ...]] = field(default_factory=Counter, init=False)
@@ -150,7 +151,8 @@ class GradientCache:
         """Embed ``batch``; the function beside adds to the gradients of the encoder."""
         device = batch.token_ids.device
         if self.sentences is None or batch.sentences <= self.sentences:
-            return self._by_shape(batch) or self.encoder(batch, self.layers), lambda: None
+            encoded = self._by_shape(batch) if self.graphs else None
+            return encoded or self.encoder(batch, self.layers), lambda: None
         (chunks, place), draws, outputs = chunks_of(batch, self.sentences), [], []
         with torch.no_grad(), self.encoder.backbone.unchanging():
             for chunk in chunks:
@@ -162,18 +164,24 @@ class GradientCache:
             before = random_state(device)
             wanted = [torch.zeros_like(it) if it.grad is None else it.grad for it in kept]
             firsts = [0] * len(kept)
-            numbered = enumerate(zip(chunks, draws, outputs, strict=True), start=1)
-            for number, (chunk, draw, output) in numbered:
+            for n, (chunk, draw, output) in enumerate(zip(chunks, draws, outputs, strict=True), 1):
                 set_random_state(draw, device)
                 with matrix_precision(self.precision, device):
                     again = self._encode(chunk)
                 if not self._compared:
-                    _refuse_other_draws(output[0], again[0].detach())
+                    # A backbone that takes another way without gradients may draw other masks.
+                    moved = float((again[0].detach() - output[0]).norm() / output[0].norm())
+                    if not moved <= _ROUNDING and bool(output[0].isfinite().all()):
+                        raise ContrasentError(
+                            f"second embeddings of gradient caching differ by {moved:.0%}: this "
+                            "encoder does not draw the same dropout; leave train.gradcache_chunk "
+                            "out, or set encoder.dropout to 0"
+                        )
                 ends = [first + len(it) for first, it in zip(firsts, output, strict=True)]
                 slices = zip(wanted, firsts, ends, strict=True)
                 torch.autograd.backward(again, [it[first:end] for it, first, end in slices])
                 firsts = ends
-                if number % _CHUNKS_BETWEEN_TRIMS == 0:
+                if n % _CHUNKS_BETWEEN_TRIMS == 0:
                     give_back_freed_memory()
             set_random_state(before, device)
             self._compared = True
@@ -216,16 +224,6 @@ class GradientCache:
         return Encoded(pooled.view(batch.views, -1, pooled.shape[-1]), layers, convolved)
 
 
-def _refuse_other_draws(first: Tensor, again: Tensor) -> None:
-    # A backbone that takes another way without gradients may draw other masks there.
-    moved = float((again - first).norm() / first.norm())
-    if not moved <= _ROUNDING and bool(first.isfinite().all()):
-        raise ContrasentError(
-            f"second embeddings of gradient caching differ by {moved:.0%}: this encoder does not "
-            "draw the same dropout; leave train.gradcache_chunk out, or set encoder.dropout to 0"
-        )
-
-
 def embedding(
     encoder: SentenceEncoder,
     objective: Objective,
@@ -236,11 +234,10 @@ def embedding(
     fixed_dropout: bool = False,
 ) -> Embedding:
     """The way in which a run embeds its batches: a ``twin`` embeds all views but the first."""
-    chunk, layers = settings.gradcache_chunk, objective.layers
-    one = partial(_by_all, GradientCache(encoder, chunk, precision, layers).embed)
+    how = settings.gradcache_chunk, precision, objective.layers, settings.cuda_graphs
+    one = partial(_by_all, GradientCache(encoder, *how).embed)
     if twin is not None:
-        other = partial(_by_all, GradientCache(twin, chunk, precision, layers).embed)
-        return partial(_by_two, one, other)
+        return partial(_by_two, one, partial(_by_all, GradientCache(twin, *how).embed))
     return partial(_once, one, objective.views) if fixed_dropout else one
 
 

@@ -264,7 +264,9 @@ def test_sentences_of_nobody_make_few_shapes_and_change_nothing(lengths, tiny_en
     assert extra.min() >= 1 and extra.max() <= min(filled.longest, most)
     assert filled.offsets[-1] == len(filled.token_ids) <= 1.15 * tokens + 32
     monkeypatch.setattr(type(encoder.backbone), "is_capturable", True)  # as on a GPU
-    made = [GradientCache(encoder, None, "fp32", (-1,)).embed(batch)[0], encoder(batch, (-1,))]
+    caches = [GradientCache(encoder, None, "fp32", (-1,), graphs) for graphs in (True, False)]
+    made = [cache.embed(batch)[0] for cache in caches]
+    assert [bool(cache._seen) for cache in caches] == [True, False]
     torch.testing.assert_close(made[0].pooled, made[1].pooled)
     torch.testing.assert_close(made[0].states[-1], made[1].states[-1])
     sums = [it.pooled.cos().sum() + it.states[-1].sin().sum() for it in made]
