@@ -181,7 +181,7 @@ class SearchOptions:
     threshold: float | None = None
     """Show only hits with this cosine or a larger one; 'contrasent calibrate' suggests one."""
 
-    only: Annotated[str | None, Spelling(metavar="PATTERN")] = None
+    only: Annotated[Annotated[str, Field(min_length=0)] | None, Spelling(metavar="PATTERN")] = None
     """Search texts with ids like this; % stands for any characters, _ for one."""
 
     filter: Annotated[str | None, Spelling(metavar="CONDITION")] = None

@@ -57,7 +57,7 @@ class Groups:
 
     def members(self) -> Iterator[list[dict[str, Any]]]:
         """The texts of each group with their ids and similarity."""
-        cosines = [] if self.similarity is None else self.similarity.round(4).tolist()
+        cosines = [] if self.similarity is None else self.similarity.astype(float).round(4).tolist()
         for rows in self.groups:
             yield [
                 {"similarity": cosines[n], "id": self.ids[n], "text": self.texts[n]} for n in rows
@@ -93,9 +93,8 @@ def _embedded(
             source = f"{sentences.source}: {count:,} texts; {columns}"
             if isinstance(encoder, str | Path):
                 encoder = model.load_encoder(encoder, device=asked.device)
-            to = folder / "index", sentences.ids()
-            shown: dict[str, Any] = {"show_progress": show_progress}
-            text = Index.build(encoder, sentences, *to, kind="flat", words=False, **shown)
+            how: dict[str, Any] = {"kind": "flat", "words": False, "show_progress": show_progress}
+            text = Index.build(encoder, sentences, folder / "index", sentences.ids(), **how)
         with npy_writer(folder / "rows.npy", text.manifest.encoder.width) as append:
             for block in text.blocks():
                 append(unit_rows(np.array(block.vectors, np.float32)), ())
@@ -240,14 +239,17 @@ def cluster(
         if count <= few:
             raise ConfigError(f"{count} texts are too few for {few} clusters")
         sample = mapped = _sample(count, _MAP)
+        if not np.ptp(vectors[mapped], axis=0).any():  # which ends t-SNE by a fault of memory
+            raise ConfigError(f"all of {len(mapped)} texts have the same vector, so none is apart")
         square, smallest = _map(vectors[mapped]), asked.min_cluster_size
         if count >= 2 * _MAP and not (smallest or asked.clusters):
             smallest = _stable_size(vectors, mapped, square)
         parts, why = _dense_parts(square, smallest)
         if asked.clusters or (asked.method == "kmeans" and parts.max() < 1):
-            why = "as many as asked" if asked.clusters else "as the map has no dense parts"
             sample = _sample(count, _TREE)
             parts = fcluster(linkage(vectors[sample], "ward"), few, "maxclust") - 1
+            most = "as many as asked" if parts.max() + 1 == few else f"as {few} do not differ"
+            why = most if asked.clusters else "as the map has no dense parts"
         means = _means(vectors[sample], parts)
         if asked.method == "kmeans":
             similarity, labels = _kmeans(vectors, means[:-1])
@@ -332,11 +334,12 @@ def _names(texts: list[str], groups: Sequence[list[int]]) -> list[str]:
     everywhere, names = Counter[str](), list[str]()
     for count in counts:
         everywhere.update(count)
+    total = everywhere.total()
     for count in counts:
-        scores = dict[str, float]()
+        scores, own = dict[str, float](), count.total()
         for word, times in count.items():
-            share, often = times / count.total(), everywhere[word] / everywhere.total()
-            if share >= _LIFT * often:
+            share, often = times / own, everywhere[word] / total
+            if share * (total - own) >= _LIFT * (everywhere[word] - times):
                 scores[word] = share * np.log1p(1 / (len(groups) * often))
         names.append(", ".join(sorted(scores, key=lambda it: (-scores[it], it))[:_WORDS]))
     return names

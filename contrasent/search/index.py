@@ -17,7 +17,7 @@ from contrasent.data.tokenizer import sentences_of
 from contrasent.encode.shards import Blocks, FinishedShards, blocks_with_texts, manifest_in
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
 from contrasent.files import exclusive, recover_folder, refuse_existing, writing_folder
-from contrasent.model.protocol import Encoder, role_options, similarity_of
+from contrasent.model.protocol import Encoder, role_options, similarity_of, unit_rows
 from contrasent.options import SearchOptions
 from contrasent.progress import progress_bar
 from contrasent.search.metadata import (
@@ -37,6 +37,7 @@ from contrasent.search.storage import (
     read_manifest,
     write_manifest,
     write_segment,
+    write_words,
 )
 from contrasent.search.words import Hit, WordsInfo
 from contrasent.settings import checked, takes
@@ -156,18 +157,10 @@ class Index:
 
     def facts(self) -> dict[str, Any]:
         """Size, kind, similarity, form of vectors, recall, fusion with words, and encoder."""
-        manifest = self.manifest
-        return {
-            "texts": len(self),
-            "kind": self.kind,
-            "similarity": manifest.similarity,
-            "segments": len(manifest.segments),
-            "vectors": asdict(manifest.vectors),
-            "approximate": None if manifest.ann is None else asdict(manifest.ann),
-            "words": None if manifest.words is None else asdict(manifest.words),
-            "columns": manifest.columns,
-            "encoder": asdict(manifest.encoder),
-        }
+        known = asdict(self.manifest) | {"texts": len(self), "kind": self.kind}
+        known |= {"approximate": known["ann"], "segments": len(known["segments"])}
+        names = "texts kind similarity segments vectors approximate words columns encoder"
+        return {name: known[name] for name in names.split()}
 
     def refresh(self) -> None:
         """Take over what others wrote; CheckpointError if they built it with another encoder."""
@@ -225,9 +218,8 @@ class Index:
         names = checked_ids(ids) if texts else None
         gone = list(dict.fromkeys(map(str, sentences_of(remove, "ids"))))
         blocks = iter([(self._matrix(vectors, len(texts)), texts)])
-        new = blocks if texts else None
-        removed, numbers = self._change(gone, new, names, metadata, missing_ok)
-        return removed, list(map(str, numbers)) if names is None else names
+        removed, new = self._change(gone, blocks if texts else None, names, metadata, missing_ok)
+        return removed, list(map(str, new)) if names is None else names
 
     @property
     def snapshot(self) -> Snapshot:
@@ -285,7 +277,10 @@ class Index:
         `contrasent.tune_index` chooses one. ConfigError if the index is in Milvus Lite.
         """
         with self._writing():
-            write_manifest(self.folder, self.snapshot.with_words(words))
+            now = self.snapshot.manifest
+            for segment in () if now.words else now.segments:
+                write_words(self.folder, segment.name)
+            write_manifest(self.folder, replace(now, words=words))
 
     def close(self) -> None:
         """Let other processes open an index in Milvus; this one is of no more use then."""
@@ -353,7 +348,7 @@ class Index:
         how = self.manifest.search_options(checked(SearchOptions, options), texts)
         queries = self._matrix(queries, len(queries if texts is None else texts))
         if self.manifest.similarity == "cosine":
-            queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+            queries = unit_rows(queries.astype(np.float64)).astype(np.float32)
         return self._rows.search(queries, how, texts or ())
 
     def similar(self, id: str | int, top_k: int = 10) -> list[Hit]:  # noqa: A002 - a hit's word

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from contrasent.data.tokenizer import require_text, sentences_of
 from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick
 
 COLUMNS = ("id", "text")  # strings of a row, first in its table; others are its metadata
@@ -28,6 +29,7 @@ _KINDS = get_args(Kind)
 _TOKEN = re.compile(r"""("[^"]*"|'[^']*')|(`[^`]+`|\b[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)""")
 _WORDS = {word: word for word in ("and", "or", "not", "in", "is")}
 _WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@"}
+_FAULTS = SyntaxError, ValueError, LookupError, TypeError, OverflowError, RuntimeError, MemoryError
 _COMPARED = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -44,9 +46,10 @@ def read_filter(text: str, in_milvus: bool = False) -> tuple[Any, list[str]]:
 
     condition = _Condition(_MILVUS if in_milvus else pc)
     try:
-        tree = ast.parse(_TOKEN.sub(condition.replaced, text).strip(), mode="eval")
+        read = _TOKEN.sub(condition.replaced, text).replace("#", "?")  # no comment hides a part
+        tree = ast.parse(read.strip(), mode="eval")
         return condition.expression(tree.body), condition.columns
-    except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError) as error:
+    except _FAULTS as error:
         how = 'year >= 2020 and (source = "faq" or not source in ("a", "b"))'
         raise ConfigError(f"the filter {text!r} cannot be read; write it as: {how}") from error
 
@@ -148,7 +151,7 @@ def matching_rows(table: Any, condition: str) -> np.ndarray:
         rows = named.append_column("", pa.array(np.arange(len(table)))).filter(expression)
         matching[rows.column("").to_numpy()] = True
     except pa.ArrowException as error:
-        raise ConfigError(f"the filter {condition!r}: {first_line(error)}") from error
+        raise ConfigError(f"the filter {condition!r}: {first_line(error)}; quote texts") from error
     return matching
 
 
@@ -161,19 +164,24 @@ def metadata_table(rows: Iterable[Mapping[str, Any]]) -> Any:
     """A table of metadata, a row for each mapping, with null where that has no value.
 
     A column of other values than texts, numbers and booleans, or of several types, is one of texts.
+    DataError if a row is no mapping of names, or not in UTF-8.
     """
     import pyarrow as pa
 
     rows = list(rows)
+    if wrong := [row for row in rows if not isinstance(row, Mapping)]:
+        raise DataError(f"metadata map names to values for each text, not {wrong[0]!r}")
     names = dict.fromkeys(name for row in rows for name in row)
     if reserved := names.keys() & {*COLUMNS}:
         raise DataError(f"metadata cannot be called {reserved.pop()!r}; give it another name")
+    require_text(names, "name of metadata")
     return pa.table({name: _metadata_column([row.get(name) for row in rows]) for name in names})
 
 
 def _metadata_column(values: Sequence[Any]) -> Any:
     import pyarrow as pa
 
+    require_text([it for it in values if isinstance(it, str)], "text of metadata")
     with suppress(pa.ArrowException, OverflowError):
         column = pa.array(values)
         if str(column.type) in _KINDS:
@@ -281,7 +289,8 @@ def checked_ids(ids: Sequence[str | int] | None) -> list[str] | None:
     """The ids as texts, all different; else DataError."""
     if ids is None:
         return None
-    names, first = [str(name) for name in ids], dict[str, int]()
+    names, first = [str(name) for name in sentences_of(ids, "ids")], dict[str, int]()
+    require_text(names, "id of text")
     for row, name in enumerate(names):
         if not name.strip() or first.setdefault(name, row) != row:
             raise DataError(f"id {name!r} of text {row} is empty, or another text has it too")

@@ -127,10 +127,8 @@ class _Space:
     def blocks(self, shown: bool) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """Rows ``(b, 2)`` of some pairs, and scores ``(b, T)``, -inf of what is no candidate."""
         numbers = {letters(text): n for n, text in enumerate(self.texts[: self.corpus])}
-        keys, together = (
-            [tuple(map(letters, it)) for it in self.pairs],
-            defaultdict[str, set[str]](set),
-        )
+        keys = [tuple(map(letters, it)) for it in self.pairs]
+        together = defaultdict[str, set[str]](set)
         for anchor, positive in keys:
             together[anchor] |= {anchor, positive}
             together[positive].add(anchor)
@@ -178,8 +176,7 @@ def find_negatives(
     **how: Any,
 ) -> Mined:
     """Find hard negatives of each pair in ``corpus``, by default the positives; see above."""
-    space = _Space.of(encoder, pairs, corpus, **how)
-    parts = []
+    space, parts = _Space.of(encoder, pairs, corpus, **how), list[Any]()
     for rows, scores in space.blocks(how.get("show_progress", False)):
         nearness = space.pairwise(rows)
         too_near = scores > (nearness - margin * nearness.abs()).unsqueeze(1)
@@ -289,11 +286,10 @@ def mine(
     files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
     if output is not None:
         require_output(Path(output), files, chosen.overwrite)
-    pairs = pairs if isinstance(pairs, str | Path) else keep_rows(pairs)
-    anchors_positives = read_pairs(open_examples(str(pairs), chosen.columns))
-    if corpus is not None and not isinstance(corpus, str | Path):
-        corpus = keep_rows(corpus)
-    text = None if corpus is None else chain.from_iterable(open_examples(str(corpus)))
+    given = (it if isinstance(it, str | Path | None) else keep_rows(it) for it in (pairs, corpus))
+    source, others = given
+    anchors_positives = read_pairs(open_examples(str(source), chosen.columns))
+    text = None if others is None else chain.from_iterable(open_examples(str(others)))
     if isinstance(encoder, str | Path):
         encoder = model.load_encoder(encoder, device=chosen.device)
     how: dict[str, Any] = {"precision": chosen.precision, "show_progress": show_progress}

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
+from contrasent.data.tokenizer import require_text
 from contrasent.encode.shards import FILE
 from contrasent.encode.vectors import SmallVectors, Vectors, npy_writer, open_rows, write_ranges
 from contrasent.errors import CheckpointError, ConfigError, shown
@@ -240,11 +241,12 @@ def write_segment(
             table.write_table(typed(block.table, columns))
             rows += len(block.vectors)
     if manifest.words is not None:
-        _write_words(folder, name)
+        write_words(folder, name)
     return Segment(name, rows)
 
 
-def _write_words(folder: Path, name: str) -> None:
+def write_words(folder: Path, name: str) -> None:
+    """Write the table of words of a segment."""
     from pyarrow import feather
 
     column = _read_table(folder / _TABLE.format(name), ["text"]).column(0)
@@ -343,6 +345,7 @@ class Snapshot:
         import pyarrow.compute as pc
 
         column = self.table.column(name)
+        require_text(values, name)
         equal = pc.is_in(column, value_set=pa.array(values, pa.string())).to_numpy()
         return {column[row].as_py(): row for row in np.flatnonzero(self.live & equal).tolist()}
 
@@ -405,13 +408,6 @@ class Snapshot:
         given = then.next_number + segment.rows - int(self.live[start:].sum())
         then = replace(then, segments=(*then.segments[:first], segment), given=given)
         return then, np.concatenate([self.live[:start], np.ones(segment.rows, bool)])
-
-    def with_words(self, words: WordsInfo) -> IndexManifest:
-        """The manifest with the fusion, after tables of words are there."""
-        if self.manifest.words is None:
-            for segment in self.manifest.segments:
-                _write_words(self.folder, segment.name)
-        return replace(self.manifest, words=words)
 
     def built(self, kind: str | None, form: Any, on_rows: Callable[[int], object]) -> IndexManifest:
         """The manifest of a new index after it has a kind, and vectors of a form, measured."""

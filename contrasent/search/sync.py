@@ -95,6 +95,7 @@ def sync_index(
                 hashes[name] = digest
     for name, path in files.items():
         try:
+            name.encode()  # or it is left, too: a table holds UTF-8
             made_of = f"{_FORMAT} {asked.tokens} {asked.overlap} {asked.columns} {sha256_of(path)}"
             digest = hashlib.sha256(made_of.encode()).hexdigest()
             sections = [] if hashes.get(name) == digest else [*_sections(path, asked.columns)]
@@ -102,7 +103,7 @@ def sync_index(
             warn(f"{path} is left as it was: {first_line(error)}")
             continue
         if hashes.get(name) != digest:
-            changed += 1
+            changed += name in rows or any(body for _, body, _ in sections)  # not empty ones again
             writer.replace(rows.get(name, []), sections, name, digest)
     gone = [it for it in rows.keys() - files if any((base / it).is_relative_to(r) for r in roots)]
     writer.removed += [identity for name in gone for identity in rows[name]]
@@ -208,9 +209,8 @@ def _files(root: Path) -> Iterator[Path]:
         yield root
     for folder, below, names in os.walk(root):
         below[:] = sorted(name for name in below if not name.startswith("."))
-        for name in sorted(names):
-            if name.lower().endswith(_KINDS) and not name.startswith("."):
-                yield Path(folder, name)
+        paths = (Path(folder, name) for name in sorted(names) if name.lower().endswith(_KINDS))
+        yield from (it for it in paths if it.name[0] != "." and not it.is_fifo())
 
 
 def _sections(path: Path, columns: str | None) -> Iterator[Section]:
@@ -261,5 +261,6 @@ def _table_rows(path: Path, kind: str, columns: str | None) -> Iterator[Section]
     rows = open_source(str(path), kind).choose(choose)
     names = [f"row_{name}" if name in _OURS else name for name in rows.names[1:]]
     for where, (text, *cells) in rows.rows():
-        require_text(text, where)
+        for cell in (text, *map(str, (*names, *cells))):
+            require_text(cell, where)
         yield "", (text or "").strip(), dict(zip(names, cells, strict=True))

@@ -291,7 +291,7 @@ class McpOptions(MovedEncoder):
     allow_add: bool = False
     """Let agents add texts."""
 
-    port: PositiveInt | None = None
+    port: Annotated[PositiveInt, Field(lt=2**16)] | None = None
     """Answer by streamable HTTP at http://HOST:PORT/mcp; else on standard input and output."""
 
     host: Annotated[str, Spelling(of=ServeOptions)] = "127.0.0.1"

@@ -161,6 +161,8 @@ def test_what_cannot_be_grouped_is_refused(tmp_path, monkeypatch, tiny_bert):
     ]:
         assert held in refused(*words)
     assert sorted(it.name for it in tmp_path.iterdir()) == ["text.txt"]
+    (tmp_path / "text.txt").write_text("one\n" * 3)  # t-SNE would end the process
+    assert "the same vector" in refused("cluster", *asked)
 
 
 def test_the_suggested_threshold_parts_copies_from_the_rest_and_finds_none_where_none_are():

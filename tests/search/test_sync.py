@@ -1,6 +1,7 @@
 """An index that follows files, against what a look at the files and at the encoder's calls says."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -178,9 +179,16 @@ def test_an_unreadable_file_is_left_as_it_was_and_told(encoder, files, folder):
     sync_index(folder, [files], encoder)
     (files / "guide.md").write_bytes(b"\xff\xfe\x00")
     (files / "faq.jsonl").write_text("{")
+    for name, text in [
+        ("\udcff.txt", "x"),
+        ("a.jsonl", '{"text": "a", "b": "\\ud800"}'),
+        ("e.txt", ""),
+    ]:
+        (files / name).write_text(text)
+    os.mkfifo(files / "pipe.txt")
     with pytest.warns(UserWarning, match="left as it was") as warned:
         assert sync_index(folder, [files]).changed == 0
-    assert len(warned) == 2
+    assert len(warned) == 4
     assert {"files/guide.md", "files/faq.jsonl"} <= {path for path, _ in contents(folder)}
 
 
