@@ -8,6 +8,7 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,6 +47,16 @@ def write_text(path: str | Path, text: str) -> None:
     """Write UTF-8 text under ``path``, whole or not at all."""
     with writing(path) as partial:
         partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+@cache
+def template(path: Path, **more: bool) -> Callable[..., str]:
+    """What fills in a Jinja template, parsed once in a process, with ``more`` settings."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    how: dict[str, Any] = {"trim_blocks": True, "keep_trailing_newline": True, **more}
+    how |= {"loader": FileSystemLoader(path.parent), "undefined": StrictUndefined}
+    return Environment(**how).get_template(path.name).render
 
 
 @contextmanager

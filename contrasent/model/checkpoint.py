@@ -366,11 +366,12 @@ def _write_dense(path: Path, linear: nn.Module, activation: str) -> None:
 def _unused_pooler(model: Any, known: Set[str], head: MlpHead | None) -> dict[str, Tensor]:
     # Weights of the layer over [CLS], which others would draw at random, with a warning: those of
     # the head, or the identity.
-    kind = type(model)
-    if "add_pooling_layer" not in inspect.signature(kind).parameters:
+    if "add_pooling_layer" not in inspect.signature(type(model)).parameters:
         return {}
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = 0  # its layers have all they need
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        whole = kind(copy.deepcopy(model.config))
+        whole = type(model)(config)
     blank: dict[int, Any] = {1: torch.zeros, 2: torch.eye}
     own = {} if head is None else {it.shape: it.detach() for it in head.linear.parameters()}
     return {

@@ -11,7 +11,7 @@ from typing import Any
 
 from contrasent.data.word_vectors import MANIFEST
 from contrasent.errors import CheckpointError, first_line, install_command, require_extra
-from contrasent.files import read_json, recover_folder, sha256_of, write_text
+from contrasent.files import read_json, recover_folder, sha256_of, template, write_text
 from contrasent.model.st_modules import read_conventions
 
 OFFLINE_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
@@ -142,7 +142,6 @@ def write_card(folder: Path) -> None:
 def card_text(folder: Path, name: str | None = None) -> str:
     """The card of the encoder in ``folder``, which is called ``name`` on the hub."""
     import yaml
-    from jinja2 import Environment, StrictUndefined
 
     stored = read_json(folder / INFO_FILE)
     known = without_paths(stored)
@@ -185,8 +184,7 @@ def card_text(folder: Path, name: str | None = None) -> str:
     ]
     metadata |= {"model-index": [{"name": title, "results": results}]} if results else {}
     yml: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": False}
-    page = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    return page.from_string(_CARD.read_text(encoding="utf-8")).render(
+    return template(_CARD)(
         metadata=yaml.safe_dump(metadata, **yml),
         title=title,
         known=known,

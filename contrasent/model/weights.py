@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from contrasent.data.tokenizer import Tokenizer, word_pieces
 from contrasent.errors import CheckpointError, first_line, is_out_of_memory, pick, require_extra
-from contrasent.files import inside, read_json, writing_folder
+from contrasent.files import inside, read_json, template, writing_folder
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.base import Backbone, name_failures
 from contrasent.model.backbones.modern_bert import PackedModernBert
@@ -62,7 +62,8 @@ def load_backbone(folder: Path) -> Backbone:
 
 
 def prepare_loading() -> None:
-    """Have ``transformers`` compile its thousand patterns of names, as the first load would."""
+    """Have patterns of names compiled, and the card parsed, as the first load and save would."""
+    template(Path(__file__).with_name("model_card.md.jinja"))
     with suppress(ImportError):  # before transformers 5
         from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from contrasent import __version__
 from contrasent.evaluation.geometry import Geometry, Trajectory
-from contrasent.files import write_text
+from contrasent.files import template, write_text
 from contrasent.report import comparison
 from contrasent.report.contents import Contents, PageRow, doubts, identity, rows_of, settings_tables
 from contrasent.report.figures import draw_figures, figure_data
@@ -80,18 +80,8 @@ def cluster_map(clusters: Groups, duplicates: Groups) -> str:
     return _rendered("map.svg", clusters=clusters, duplicates=duplicates)
 
 
-def _rendered(template: str, **values: object) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(template).render(values)
+def _rendered(name: str, **values: object) -> str:
+    return template(_TEMPLATES / name, autoescape=True, lstrip_blocks=True)(**values)
 
 
 def write_report(path: str | Path, contents: Contents) -> None:

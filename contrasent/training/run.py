@@ -393,12 +393,11 @@ class Session:
             if leads:
                 write_records(folder.scores, scores.records)
                 # Whole tasks, and gains in words, also stand beside the encoder and on its card.
-                info = json.loads((target / INFO_FILE).read_text(encoding="utf-8"))
+                own = json.loads((target / INFO_FILE).read_text(encoding="utf-8"))
                 for name, records in (("scores", scores.after), ("scores_before", scores.before)):
-                    info[name] = [asdict(it) for it in records if it.aggregation != "subset"]
-                info["gains"] = [gain.sentence for gain in scores.gains]
-                saved = json.dumps(info, indent=2, ensure_ascii=False)
-                write_text(target / INFO_FILE, saved + "\n")
+                    own[name] = [asdict(it) for it in records if it.aggregation != "subset"]
+                own["gains"] = [gain.sentence for gain in scores.gains]
+                write_text(target / INFO_FILE, f"{json.dumps(own, indent=2, ensure_ascii=False)}\n")
                 if (target / CARD).is_file():
                     write_card(target)
         if device.type == "cuda":
