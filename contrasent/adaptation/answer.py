@@ -31,7 +31,7 @@ from contrasent.adaptation.rungs import (
     teacher_of,
 )
 from contrasent.adaptation.trials import Search, State, Trial
-from contrasent.data import Rows, find_documents, keep_rows, open_examples, split_sentences
+from contrasent.data import Rows, find_documents, keep_rows, n_words, open_examples, split_sentences
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation import FEWEST, HALVES, METRIC, NEARER, SOLVED, EncoderUse, Judgement
 from contrasent.files import remove_folder, write_text
@@ -95,7 +95,7 @@ class Text:
     @property
     def max_tokens(self) -> int:
         """About the tokens of all but the longest tenth of its lines, from 32 to 128."""
-        words = [len(line.split()) for document in self.documents for line in document]
+        words = [*map(n_words, chain.from_iterable(self.documents))]
         return int(np.clip(1.4 * np.quantile(words, 0.9) + 2, 32, 128))
 
     @property
@@ -381,7 +381,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     slowest = took = _seconds_of(start, sample)
     if teacher := teacher_of(chosen):
         slowest = max(took, _seconds_of(load_encoder(teacher, device=chosen.device), sample))
-    ground.words_a_second = sum(len(line.split()) for line in sample) / took
+    ground.words_a_second = sum(map(n_words, sample)) / took
     judged: Judgement | None = None
     with suppress(DataError):  # there is too little
         judged_for = min(max(0.3 * budget, _JUDGED / 3), _JUDGED)

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from contrasent.adaptation.trials import ROWS, Search, Settings, Trial
-from contrasent.data import open_examples, plural
+from contrasent.data import n_words, open_examples, plural
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.evaluation import Suite, load_suite, synthesize
 from contrasent.model import are_words, is_sentence_encoder, load_encoder
@@ -123,7 +123,7 @@ class Rungs:
         try:
             if not ground.why and not ground.step_seconds:
                 texts = (text.sentences for text in self.final_tasks().texts())
-                words = sum(len(text.split()) for text in set(chain.from_iterable(texts)))
+                words = sum(map(n_words, set(chain.from_iterable(texts))))
                 ground.final_seconds += 2 * words / ground.words_a_second
                 self._probe()
             if not ground.why and not ground.ended:

@@ -18,6 +18,7 @@ from .loader import tokenize as tokenize
 from .readers import TEXT_KINDS as TEXT_KINDS
 from .readers import counted as counted  # a line on what was cleaned
 from .readers import lines as lines
+from .readers import n_words as n_words
 from .readers import source_kind as source_kind
 from .rows import as_number as as_number
 from .rows import open_rows_of as open_rows_of

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from contrasent.data.columns import view_names
 from contrasent.data.documents import Documents, find_documents
 from contrasent.data.examples import Examples, portions
-from contrasent.data.readers import CONTROL, counted, without_markup
+from contrasent.data.readers import CONTROL, counted, n_words, without_markup
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.progress import one_line, printable
 
@@ -44,7 +44,7 @@ _SIGNS: dict[str, tuple[str, str, float, Callable[[str], object]]] = {
     "replaced": ("U+FFFD", _AS_UTF8, _FEW, lambda text: "\ufffd" in text),
     "control": ("control characters", "", 0, CONTROL.search),
     "mojibake": (
-        "wrongly decoded letters, as Ã© for é,",
+        "wrongly decoded letters (Ã© for é)",
         _AS_UTF8,
         _FEW,
         lambda text: not text.isascii() and _MOJIBAKE.search(text),
@@ -53,7 +53,7 @@ _SIGNS: dict[str, tuple[str, str, float, Callable[[str], object]]] = {
     "entities": ("HTML entities", _CLEAN, 0, lambda text: "&" in text and without_markup(text)[2]),
     "markdown": ("Markdown", "", 0, _MARKDOWN.search),
     "urls": ("addresses of the web", "", 0, _URL.search),
-    "wordless": ("no word", "searches find them", 0, lambda it: not any(map(str.isalnum, it))),
+    "wordless": ("no word", "searches find them", 0, lambda it: not any(map(str.isalpha, it))),
     "short": (f"fewer than {_SHORT} characters", "", 0, lambda text: len(text) < _SHORT),
 }
 _FREQUENT = Path(__file__).with_name("frequent_words.txt").read_text(encoding="utf-8").splitlines()
@@ -230,7 +230,7 @@ def describe(
             yield sentences
 
     for portion in portions(read()):
-        words.extend(len(sentence.split()) for sentence in portion)
+        words.extend(map(n_words, portion))
         if tokenizer is not None:
             tokens.extend(map(len, tokenizer.ids(portion, None)[0]))
     documents = documents or find_documents(examples, lambda _: None)

@@ -46,7 +46,7 @@ def lines(path: Path, trouble: Trouble = stop) -> Iterator[tuple[int, str]]:
                     raise DataError(f"{where}: longer than {_LONGEST_LINE >> 20} MiB, so no line")
                 problem = ""
                 if "\0" in line:
-                    problem = "holds a NUL byte, so it is no text; is it UTF-16?"
+                    problem = "holds a NUL byte, so no UTF-8; convert UTF-16, unpack .zip or .gz"
                 elif not line.isascii() and (wrong := _NOT_UTF8.search(line)):
                     byte, place = ord(wrong[0]) & 0xFF, len(line[: wrong.start()].encode())
                     problem = f"not UTF-8: byte 0x{byte:02x} at {place}; convert it, as with iconv"
@@ -117,7 +117,7 @@ def find_delimiter(path: Path, known: str) -> tuple[str | None, int]:
 
 
 _ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<split>.+))?")
-_FILES = {".txt", ".csv", ".tsv", ".jsonl", ".parquet", ".gz"}
+TEXT_KINDS = (".txt", ".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def is_url(source: str) -> bool:
@@ -128,12 +128,9 @@ def is_url(source: str) -> bool:
 def dataset_parts(source: str) -> re.Match[str] | None:
     """Name, config and split of ``org/name[:config][@split]``; None if it looks like a file."""
     path = Path(source)
-    if _FILES & {suffix.lower() for suffix in path.suffixes} or path.parent.is_dir():
+    if {*TEXT_KINDS, ".gz"} & {it.lower() for it in path.suffixes} or path.parent.is_dir():
         return None
     return _ID.fullmatch(source)
-
-
-TEXT_KINDS = (".txt", ".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def source_kind(source: str, known: Sequence[str] = ()) -> str | None:
@@ -166,6 +163,7 @@ Example = tuple[str, tuple[str, ...]]  # where it stands, and its texts
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u200b\u2060\ufeff]")
 # Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
 CHARACTERS = r"\u0e01-\u0edf\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff"
+_COUNTED = re.compile(rf"[{CHARACTERS}]|[^\s{CHARACTERS}]+")
 # Without its semicolon, `&copy` may be part of an address.
 _ENTITY = re.compile(r"&(?:[a-z][a-z0-9]{1,30}|#[0-9]{1,7}|#x[0-9a-f]{1,6});", re.IGNORECASE)
 # Tags within a text, and those around a block of text.
@@ -219,6 +217,11 @@ def clean(rows: Iterable[Example], texts: int) -> tuple[Iterator[Example], Count
                 yield where, (*clean_cells, *cells[texts:])
 
     return cleaned(), counts
+
+
+def n_words(text: str) -> int:
+    """Words between white space; of scripts without spaces the characters."""
+    return len(text.split() if text.isascii() else _COUNTED.findall(text))
 
 
 def counted(counts: Mapping[str, int]) -> str:

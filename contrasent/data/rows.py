@@ -21,7 +21,6 @@ from contrasent.files import sha256_of
 
 Row = tuple[str, Sequence[Any]]  # where it stands (``path:line``), a cell of each chosen column
 
-_NAMED_KINDS = (None, ".csv", ".tsv", ".jsonl", ".parquet")
 _ROWS_AT_ONCE = 4096
 _SAMPLE, _NAMED_SAMPLE = 50, 1000
 
@@ -286,7 +285,7 @@ def open_rows_of(source: str, kind: str, columns: Sequence[str] | None = None) -
     between tabs, as SNLI's ``.txt`` and Flickr30k's ``.token``. Errors: :func:`open_examples`.
     """
     file = readers.source_kind(source)
-    rows = open_source(source, file if file in _NAMED_KINDS else ".tsv")
+    rows = open_source(source, file if file in (None, *readers.TEXT_KINDS[1:]) else ".tsv")
     how: Any = {"where": rows.where, "named": rows.named}
     return rows.choose(partial(choose_columns, kind=kind, columns=columns, **how))
 

@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from contrasent.data.documents import find_documents, split_sentences
 from contrasent.data.examples import Examples, keep_rows
+from contrasent.data.readers import CHARACTERS, n_words
 from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.task_names import HELD_OUT, TaskName
-from contrasent.search.words import UNSPACED, words
+from contrasent.search.words import words
 
 METRICS = ("mrr@10", "recall@1", "recall@10")
 MOST, SHARE, FEWEST = 1000, 0.1, 50
@@ -38,7 +39,7 @@ def halves(text: str) -> tuple[str, str] | None:
     """A text cut at a sentence's end near its middle, else in the middle; None of a short one."""
     parts, space = text.split(), " "
     if len(parts) < _FEWEST_WORDS:
-        if len(UNSPACED.findall(text)) < _FEWEST_LETTERS:
+        if len(re.findall(f"[{CHARACTERS}]", text)) < _FEWEST_LETTERS:
             return None
         parts, space = list(" ".join(parts)), ""
     quarter, middle = len(parts) // 4, len(parts) // 2
@@ -161,7 +162,7 @@ class TextSample:
 
 
 def sample_texts(
-    examples: Examples, lengths: Iterable[int] | None, texts: int, word_count: int, longest: int
+    examples: Examples, lengths: Iterable[int] | None, texts: int, most_words: int, longest: int
 ) -> TextSample:
     """Take the first fifty lines of documents, or rows, until there are so many ``texts`` or words.
 
@@ -174,10 +175,10 @@ def sample_texts(
             smallest = dict(sorted(smallest.items())[:texts])
     places, documents, pairs = dict[str, int](), list[tuple[int, ...]](), list[tuple[str, int]]()
     for _, unit in sorted(smallest.items()):
-        if len(places) >= texts or word_count <= 0:
+        if len(places) >= texts or most_words <= 0:
             break
         known = [[" ".join(side.split()[:longest]) for side in example[:2]] for example in unit]
-        word_count -= sum(len(example[-1].split()) for example in known)
+        most_words -= sum(n_words(example[-1]) for example in known)
         documents.append(tuple(places.setdefault(it[-1], len(places)) for it in known))
         pairs += [(it[0], places[it[-1]]) for it in known]
     return TextSample(

@@ -31,7 +31,7 @@ from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
 from contrasent.evaluation.proxy import Ask, TextSample, digest, is_title, queries_of, units_of
 from contrasent.evaluation.retrieval import embed_sides, similarities
 from contrasent.files import exclusive
-from contrasent.model.endpoint import KEY, post
+from contrasent.model.endpoint import post
 from contrasent.options import SynthesisOptions
 from contrasent.progress import progress_bar
 from contrasent.search.mining import letters
@@ -53,7 +53,7 @@ _PROMPTS = {
     "statement": "Write a short sentence that says in other words something that this text says.",
 }
 _TOKENS, _SECONDS = 128, 120
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|$)", re.DOTALL)
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|$)|[\ud800-\udfff]", re.DOTALL)  # also half letters
 _MARKS = re.compile(r"[\W_]*(?:(?:question|query|keywords?|title|statement)\W*:)?[\W_]*", re.I)
 
 
@@ -73,8 +73,7 @@ class Synthesis:
         yield aligned("file", self.source)
         yield aligned("read", f"{self.passages:,} passages; {self.documents}")
         yield aligned("made", ", ".join(f"{n:,} {kind}" for kind, n in self.made.items()))
-        for why, count in self.left_out.items():
-            yield aligned("left out", f"{count:,} {why}")
+        yield from (aligned("left out", f"{count:,} {why}") for why, count in self.left_out.items())
         yield aligned("kept", f"{len(self.pairs):,} pairs of query and passage")
         yield from example_lines(HEADER[:2], [pair[:2] for pair in self.pairs[:_SHOWN]])
 
@@ -259,9 +258,7 @@ def _written(
                 advance(1)
         except CheckpointError as error:
             kept = f"{plural(len(answers), 'answer')} of {len(asked):,} are in {path}"
-            raise CheckpointError(
-                f"{error}. {kept}, and --resume goes on; a key is read from the variable {KEY}"
-            ) from error
+            raise CheckpointError(f"{error}. {kept}, and --resume goes on") from error
     queries: dict[str, list[Ask]] = {kind: [] for kind in kinds}
     for name, (kind, row, _) in asked.items():
         first = _THOUGHT.sub("", answers[name]).strip().partition("\n")[0]

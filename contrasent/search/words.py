@@ -33,7 +33,6 @@ TABLE = ("word", "rows", "counts")  # columns of a table of words
 
 # Vowel signs, which Python takes for no part of a word: Hebrew, Arabic, scripts of India.
 _SIGNS = r"\u0300-\u036f\u0591-\u05c7\u064b-\u0670\u0900-\u0963\u0966-\u0dff"
-UNSPACED = re.compile(f"[{CHARACTERS}]")
 _WORD = re.compile(f"[{CHARACTERS}]|(?:[^\\W{CHARACTERS}]|[{_SIGNS}])+")
 
 

@@ -397,5 +397,5 @@ def test_candidates_follow_the_text():
     documents = Text("documents", [["A cat sat.", "It slept."]], in_documents=True)
     needs = [it.needs_met() for it in (texts, sentences, documents)]
     assert needs == [{"texts"}, set(), {"texts", "documents"}]
-    long = Text("long", [["word " * 200]], in_documents=False)
+    long = Text("long", [["字 word" * 50], ["字" * 80]], in_documents=False)
     assert (sentences.max_tokens, long.max_tokens) == (32, 128)

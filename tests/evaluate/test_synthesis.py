@@ -191,7 +191,7 @@ def serving(answer, instead=lambda _: None):
             server.busy += 1
             server.at_once = max(server.at_once, server.busy)
             other = server.instead(len(server.asked))
-        message = {"message": {} if other else {"content": answer(prompt)}}
+        message = {"message": {} if other else {"content": answer(prompt) + "\ud83d"}}
         with lock:
             server.busy -= 1
         return other or (200, {}, {"object": "chat.completion", "choices": [message]})
