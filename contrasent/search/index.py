@@ -55,7 +55,7 @@ class Index:
     returns, its change is on disk and survives whatever ends the process.
     """
 
-    def __init__(self, folder: Path, rows: Snapshot | MilvusRows) -> None:
+    def __init__(self, folder: Path, rows: Snapshot) -> None:
         """Use `open` or `build`."""
         self.folder, self._rows, self._lock = folder, rows, RLock()
         self._checked: Encoder | None = None
@@ -92,8 +92,8 @@ class Index:
                 the texts in Milvus Lite; ``binary`` finds candidates by the bits of vectors.
             vectors: numbers that they are kept as: ``float32``, ``float16``, ``int8``, or
                 ``binary``, which is int8 searched by bits.
-            words: write what BM25 needs as well, for searches by words and hybrid ones; not in
-                Milvus Lite. `contrasent.tune_index` measures if these are better.
+            words: write what BM25 needs as well, for searches by words and hybrid ones.
+                `contrasent.tune_index` measures if these are better.
             overwrite: replace an index that is there already.
             show_progress: a progress bar on standard error.
 
@@ -223,9 +223,7 @@ class Index:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What is open of it; ConfigError if it is in Milvus Lite."""
-        if not isinstance(self._rows, Snapshot):
-            raise ConfigError(f"{self.folder} is {self.kind}; only other kinds can do that")
+        """What is open of it."""
         return self._rows
 
     def reembed(
@@ -274,7 +272,7 @@ class Index:
     def set_words(self, words: WordsInfo) -> None:
         """Take a weight of BM25 for hybrid searches, and write tables of words if there are none.
 
-        `contrasent.tune_index` chooses one. ConfigError if the index is in Milvus Lite.
+        `contrasent.tune_index` chooses one.
         """
         with self._writing():
             now = self.snapshot.manifest
@@ -398,7 +396,7 @@ class Index:
         return vectors
 
     @contextmanager
-    def _writing(self) -> Iterator[Snapshot | MilvusRows]:
+    def _writing(self) -> Iterator[Snapshot]:
         """The newest state, which nobody else changes inside."""
         with self._lock, exclusive(self.folder, self.patience):
             self.refresh()
@@ -446,7 +444,7 @@ def _write_index(
 ) -> None:
     with writing_folder(folder.resolve()) as partial:
         if manifest.kind in MILVUS:
-            manifest = MilvusRows.build(partial, replace(manifest, words=None), rows)
+            manifest = MilvusRows.build(partial, manifest, rows)
         else:
             form, manifest = manifest.vectors.form, replace(manifest, vectors=VectorsInfo())
             first = write_segment(partial, manifest, rows)
@@ -458,7 +456,7 @@ def _write_index(
         close_milvus(folder)  # of what is replaced
 
 
-def _opened(folder: Path, last: object = None) -> Snapshot | MilvusRows:
+def _opened(folder: Path, last: object = None) -> Snapshot:
     manifest = read_manifest(folder)
     if manifest.kind in MILVUS:
         return MilvusRows.open(folder, manifest, last)

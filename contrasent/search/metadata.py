@@ -6,7 +6,6 @@ parentheses. As in SQL, a row without a value satisfies no comparison with it.
 """
 
 import ast
-import json
 import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -40,11 +38,9 @@ _COMPARED = {
 }
 
 
-def read_filter(text: str, in_milvus: bool = False) -> tuple[Any, list[str]]:
-    """A condition for pyarrow or Milvus, and the columns that it names; else ConfigError."""
-    import pyarrow.compute as pc
-
-    condition = _Condition(_MILVUS if in_milvus else pc)
+def read_filter(text: str) -> tuple[Any, list[str]]:
+    """A condition for pyarrow, and the columns that it names; else ConfigError."""
+    condition = _Condition()
     try:
         read = _TOKEN.sub(condition.replaced, text).replace("#", "?")  # no comment hides a part
         tree = ast.parse(read.strip(), mode="eval")
@@ -54,38 +50,14 @@ def read_filter(text: str, in_milvus: bool = False) -> tuple[Any, list[str]]:
         raise ConfigError(f"the filter {text!r} cannot be read; write it as: {how}") from error
 
 
-def _term(form: str) -> Any:
-    return lambda *parts: _MilvusTerm(form.format(*parts))
-
-
-class _MilvusTerm:
-    """A part of a condition as Milvus writes it, with the operators of pyarrow's expressions."""
-
-    def __init__(self, written: str) -> None:
-        self.written = written
-
-    def __str__(self) -> str:
-        return self.written
-
-    __invert__, is_null = _term("(not {})"), _term("({} is null)")
-    __and__, __or__ = _term("({} and {})"), _term("({} or {})")
-    __eq__, __ne__ = _term("({} == {})"), _term("({} != {})")
-    __lt__, __le__ = _term("({} < {})"), _term("({} <= {})")
-    __gt__, __ge__ = _term("({} > {})"), _term("({} >= {})")
-
-
-_MILVUS: Any = SimpleNamespace(
-    field=lambda name: _MilvusTerm(name if name in COLUMNS else f"metadata[{json.dumps(name)}]"),
-    scalar=lambda value: _MilvusTerm(json.dumps(value, ensure_ascii=False)),
-    match_like=lambda text, like: _MilvusTerm(f"({text} like {_MILVUS.scalar(like)})"),
-)
-
-
 class _Condition:
     """The texts and columns of a condition, which its tree knows by number."""
 
-    def __init__(self, terms: Any) -> None:
-        self._terms, self.columns = terms, list[str]()
+    def __init__(self) -> None:
+        import pyarrow.compute as pc
+
+        self._terms: Any = pc
+        self.columns = list[str]()
         self._leaves, self._texts = dict[str, Any](), dict[str, str]()
 
     def replaced(self, token: re.Match[str]) -> str:

@@ -1,48 +1,49 @@
-"""The rows of an index that lie in Milvus Lite.
+"""The vectors of an index that lie in Milvus.
 
-Its folder holds a manifest as every index does, and beside it Milvus's own folder, with one
-collection: the id, the text, the vector, and the number of the row in the order of adding. The
-manifest counts the texts, in a segment named milvus. It is written after the rows: those with its
-next number and above are of a change that was cut off. The rows that it replaces lie in a file
-until then, with the number of the write, and come back from there.
+Its folder holds the manifest, texts and tables of words as that of every index, and Milvus Lite's
+own folder. Its collection has the vector of each row, its number, which never changes, and its id,
+text and metadata. The manifest is written after new rows, and before those that are gone leave:
+what Milvus has beside the rows of the manifest is of a change that was cut off.
 """
 
-import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from contrasent.errors import ConfigError, ContrasentError, DataError, pick, require_extra
-from contrasent.files import BusyError, exclusive, inside, write_text
-from contrasent.options import SearchOptions
-from contrasent.search.metadata import IndexRows, metadata_table, read_filter, rows_with
-from contrasent.search.nearest import KINDS, best_rows
-from contrasent.search.storage import MILVUS_FOLDER, IndexManifest, Segment, write_manifest
-from contrasent.search.words import Hit, Ranked, hit_of, least_score
+from contrasent.errors import CheckpointError, ConfigError, ContrasentError, require_extra
+from contrasent.files import BusyError, exclusive
+from contrasent.search.metadata import IndexRows
+from contrasent.search.nearest import KINDS, best_rows, row_similarities
+from contrasent.search.storage import (
+    MILVUS_FOLDER,
+    IndexManifest,
+    Snapshot,
+    read_manifest,
+    write_table,
+)
 
 _NAME = "texts"
 _LONGEST = 65_535  # characters of a VARCHAR
 _FIELDS = ["id", "text", "row", "vector", "metadata"]
-_REPLACED = "replaced.json"
 _ROWS_AT_ONCE = 2_048
 _EXTRA = 8  # hits by float32 scores, among which the best by float64 are
 _FOUND_AT_ONCE = 4_096  # vectors in one answer
-_LEAST_EF = 128
+_LEAST_EF, _MOST_HITS = 128, 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class MilvusRows:
-    """The rows of an index in Milvus; it covers what is added at once."""
+@dataclass(frozen=True)
+class MilvusRows(Snapshot):
+    """An open index whose vectors are in Milvus."""
 
-    folder: Path
-    manifest: IndexManifest
-    client: Any
+    client: Any = None
 
     @classmethod
     def build(
@@ -51,162 +52,152 @@ class MilvusRows:
         """Make the collection of a new index, and close it; the manifest with its rows."""
         from pymilvus import DataType
 
-        opened = cls(folder, manifest, _open_client(folder))
+        none, client = np.empty(0, bool), _open_client(folder)
+        opened = cls(folder, manifest, [], None, none, None, [], client=client)
         try:
-            schema, params = opened.client.create_schema(), opened.client.prepare_index_params()
-            schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=_LONGEST)
+            schema, params = client.create_schema(), client.prepare_index_params()
+            schema.add_field("row", DataType.INT64, is_primary=True)
+            schema.add_field("id", DataType.VARCHAR, max_length=_LONGEST)
             schema.add_field("text", DataType.VARCHAR, max_length=_LONGEST)
-            schema.add_field("row", DataType.INT64)
-            schema.add_field("metadata", DataType.JSON, nullable=True)
+            schema.add_field("metadata", DataType.JSON)
             schema.add_field("vector", DataType.FLOAT_VECTOR, dim=manifest.encoder.width)
             metric = "L2" if manifest.similarity == "euclidean" else "IP"
             params.add_index("vector", metric_type=metric, **(KINDS[manifest.kind].milvus or {}))
-            opened._call("create_collection", schema=schema, index_params=params)
-            manifest = opened.changed(manifest, (), rows)
+            how = {"index_params": params, "consistency_level": "Strong"}
+            opened._call("create_collection", schema=schema, **how)
+            segment = write_table(folder, manifest, opened._inserted(rows))
             opened._call("flush")
         finally:
             close_milvus(folder)
-        return manifest
+        return replace(manifest, segments=(segment,))
 
     @classmethod
     def open(cls, folder: Path, manifest: IndexManifest, last: object = None) -> "MilvusRows":
-        """Open it, unless ``last`` is it, and mend what a killed process left."""
+        """Open it, by the client of ``last`` if it is it, or mend what a killed process left."""
+        if manifest.segments[0].name == "milvus":
+            raise CheckpointError(f"{folder} is of an earlier checkout; build the index again")
+        opened = super().open(folder, manifest)
         if isinstance(last, MilvusRows):
-            return replace(last, manifest=manifest)
-        opened = cls(folder, manifest, _open_client(folder))
-        opened._call("load_collection")
-        with suppress(ConfigError), exclusive(folder):  # else a thread of this process is adding
-            opened._undo()
-            if opened._count("row >= 0") != manifest.rows:  # a kill while it flushed doubles rows
-                count = 0
-                for rows in opened._parts():
-                    kept = {row["row"]: row for row in rows}
-                    count += len(kept)
-                    if len(kept) < len(rows):
-                        opened._call("upsert", data=list(kept.values()))
-                counted = replace(manifest, segments=(Segment("milvus", count),))
-                opened = replace(opened, manifest=counted)
-                write_manifest(folder, opened.manifest)
+            opened = replace(opened, client=last.client)
+        else:
+            opened = replace(opened, client=_open_client(folder))
+            opened._call("load_collection")
+            with suppress(ConfigError), exclusive(folder):  # else somebody is adding
+                if read_manifest(folder) == manifest:
+                    opened._mend()
         return opened
 
-    @property
-    def texts(self) -> int:
-        """How many there are."""
-        return self.manifest.rows
-
-    @property
-    def kind(self) -> str:
-        """How Milvus searches them."""
-        return self.manifest.kind
-
-    def search(self, queries: Any, how: SearchOptions, _: object) -> list[list[Hit]]:
-        """The hits of ``(Q, D)`` queries, best first; their scores are computed in float64."""
-        least, top_k, count = least_score(how), how.top_k, how.top_k + _EXTRA
-        params = {"params": {"ef": max(_LEAST_EF, count)}}
-        way = {"limit": count, "output_fields": _FIELDS[1:], "search_params": params}
-        parts = [] if how.only is None else [f"id like {json.dumps(how.only, ensure_ascii=False)}"]
-        if how.filter is not None:
-            condition, names = read_filter(how.filter, in_milvus=True)
-            for name in names:
-                pick("column", name, ["id", "text", *self.manifest.columns])
-            parts.append(str(condition))
-        way["filter"] = " and ".join(parts)
-        hits: list[list[Hit]] = []
-        step = max(1, _FOUND_AT_ONCE // count)
-        for start in range(0, len(queries), step):
-            block = queries[start : start + step]
-            for query, matches in zip(block, self._call("search", data=block, **way), strict=True):
-                entities = ({"id": it["id"], **it["entity"]} for it in matches)
-                ordered = sorted(entities, key=lambda it: int(it["row"]))
-                stored = [it["vector"] for it in ordered]
-                vectors = np.array(stored, np.float32).reshape(-1, len(query))
-                rows = np.arange(len(ordered))
-                best = best_rows([vectors], query, rows, top_k, self.manifest.similarity)
-                of_query = (hit_of(ordered[n], Ranked(n, score)) for n, score in best)
-                hits.append([hit for hit in of_query if hit.score >= least])
-        return hits
-
-    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
-        """The numbers of the rows that have any of ``ids``."""
-        rows = dict[str, int]()
-        for some in _batched(ids):
-            wanted = f"id in {json.dumps(some, ensure_ascii=False)}"
-            known = self._call("query", filter=wanted, output_fields=["id", "row"])
-            rows |= {row["id"]: row["row"] for row in known}
-        return rows
-
     def vectors_at(self, rows: Sequence[int]) -> np.ndarray:
-        """The vectors ``(n, D)`` of rows, which are sorted."""
-        return np.array([row["vector"] for row in self._rows(f"row in {list(rows)}")], np.float32)
+        """The vectors ``(n, D)`` of rows; NaN of those that others removed meanwhile."""
+        return np.asarray(self._vectors(tuple(rows)))
 
-    def blocks(self) -> Iterator[IndexRows]:
-        """All rows in order, some at a time."""
-        for rows in self._parts():
-            ids, texts, vectors = ([row[it] for row in rows] for it in ("id", "text", "vector"))
-            cells = metadata_table(row["metadata"] or {} for row in rows)
-            yield rows_with(np.array(vectors, np.float32), ids, texts, cells)
+    def blocks(self, first: int = 0) -> Iterator[IndexRows]:
+        """The rows that were not removed, some at a time."""
+        for rows in _batched(np.flatnonzero(self.live)):
+            vectors = self.vectors_at(rows.tolist())
+            kept = ~np.isnan(vectors[:, 0])
+            yield IndexRows(vectors[kept], self.table.take(rows[kept]))
 
     def changed(
         self, then: IndexManifest, gone: Sequence[int], new: Iterable[IndexRows] | None
     ) -> IndexManifest:
-        """Append rows, remove those that are gone, and write the manifest; all or nothing."""
-        for name, kind in self.manifest.columns.items():  # what is stored keeps its type
-            if then.columns[name] not in (kind, "double"):
-                raise DataError(f"metadata {name!r} is {kind} in {self.folder}; build it anew")
-        number = first = then.next_number
-        blocks = list(new or ()) if gone else new or ()  # refused before one takes another's place
-        try:
-            if gone and new is not None:  # a removal alone is one call, which is whole by itself
-                left = [row for some in _batched(gone) for row in self._rows(f"row in {some}")]
-                write_text(self.folder / _REPLACED, json.dumps([then.writes, left], default=float))
-            for block in blocks:
-                numbers = range(number, number := number + len(block.vectors))
-                columns = block.ids, block.texts, numbers, block.vectors, block.metadata
-                for some in _batched([*zip(*columns, strict=True)]):
-                    rows = [dict(zip(_FIELDS, cell, strict=True)) for cell in some]
-                    self._call("upsert" if gone else "insert", data=rows)
-            if gone:
-                self._call("delete", filter=f"row in {list(gone)}")
-            count = then.rows - len(gone) + number - first
-            then = replace(then, segments=(Segment("milvus", count),), given=number)
-            write_manifest(self.folder, then)
-        except BaseException:
-            try:
-                self._undo()
-            except BaseException:  # whoever opens it again undoes it
-                close_milvus(self.folder)
-                raise
-            raise
-        self.folder.joinpath(_REPLACED).unlink(missing_ok=True)
+        """Append rows, write the manifest, and remove rows that are gone; all or nothing."""
+        self._call("delete", filter=f"row >= {len(self.live)}")  # of a change that failed
+        then = super().changed(then, gone, new)
+        with suppress(ContrasentError):  # whoever opens it again removes them
+            self._delete(gone)
         return then
 
-    def optimized(self, *_: object) -> IndexManifest:
-        """Let Milvus free room."""
+    def optimized(self, *_: Any, **__: Any) -> IndexManifest:
+        """Let Milvus free room, and make the segments one."""
         self._call("flush")
-        return replace(self.manifest, writes=self.manifest.next_write)
+        return self._merged(replace(self.manifest, writes=self.manifest.next_write), 0)[0]
 
-    def _undo(self) -> None:
-        if self._count(new := f"row >= {self.manifest.next_number}"):
-            self._call("delete", filter=new)
-        path = inside(self.folder, _REPLACED)
-        if path.exists():
-            write, rows = json.loads(path.read_text(encoding="utf-8"))
-            for some in _batched(rows if write > self.manifest.writes else ()):
-                self._call("upsert", data=some)
-            path.unlink()
+    def _merged(
+        self, then: IndexManifest, first: int, new: Iterable[IndexRows] = ()
+    ) -> tuple[IndexManifest, np.ndarray]:
+        start, none = sum(it.rows for it in then.segments[:first]), np.empty(0)
+        old = IndexRows(none, self.table.slice(start))  # those that are gone keep their numbers
+        segment = write_table(self.folder, then, chain([old], self._inserted(new)))
+        added = np.ones(start + segment.rows - len(self.live), bool)
+        given, segments = then.next_number + len(added), (*then.segments[:first], segment)
+        return replace(then, segments=segments, given=given), np.append(self.live, added)
 
-    def _count(self, rows: str) -> int:
-        [counted] = self._call("query", filter=rows, output_fields=["count(*)"])
-        return int(counted["count(*)"])
+    def _inserted(self, blocks: Iterable[IndexRows]) -> Iterator[IndexRows]:
+        number = len(self.live)
+        for block in blocks:
+            numbers = range(number, number := number + len(block.vectors))
+            metadata = [values or {} for values in block.metadata]
+            columns = block.ids, block.texts, numbers, block.vectors, metadata
+            for some in _batched([*zip(*columns, strict=True)]):
+                rows = [dict(zip(_FIELDS, cell, strict=True)) for cell in some]
+                self._call("insert", data=rows)
+            yield block
 
-    def _rows(self, wanted: str) -> list[dict[str, Any]]:
-        stored = self._call("query", filter=wanted, output_fields=_FIELDS)
-        return sorted(stored, key=lambda row: int(row["row"]))
+    def _nearest(
+        self, queries: np.ndarray, count: int, live: np.ndarray
+    ) -> list[list[tuple[int, float]]]:
+        kept, enough = np.flatnonzero(live), count + _EXTRA
+        near = list[list[tuple[int, float]]]()
+        among, asked = f"row in {kept.tolist()}", enough
+        if few := len(kept) <= _ROWS_AT_ONCE:
+            wanted = among
+        else:  # so many of all rows that enough of them are among those that are searched
+            wanted, share = f"row < {len(live)}", (2 * self.texts - len(kept)) / len(kept)
+            asked = max(enough, min(int(enough * share), _MOST_HITS))
+        step = max(1, _FOUND_AT_ONCE // asked)
+        for start in range(0, len(queries), step):
+            block = queries[start : start + step]
+            for query, hits in zip(block, self._found(block, asked, wanted), strict=True):
+                found = {row: vector for row, vector in hits.items() if live[row]}
+                if not few and len(found) < enough:
+                    [found] = self._found(query[None], enough, among)
+                rows, similarity = np.array(sorted(found), int), self.manifest.similarity
+                vectors = np.array([found[row] for row in rows], np.float32)
+                vectors, places = vectors.reshape(-1, len(query)), np.arange(len(rows))
+                best = best_rows([vectors], query, places, count, similarity)
+                near.append([(int(rows[n]), score) for n, score in best])
+        return near
 
-    def _parts(self) -> Iterator[list[dict[str, Any]]]:
-        for first in range(0, self.manifest.next_number, _ROWS_AT_ONCE):
-            if rows := self._rows(f"row >= {first} and row < {first + _ROWS_AT_ONCE}"):
-                yield rows
+    def _found(self, queries: np.ndarray, count: int, wanted: str) -> list[dict[int, Any]]:
+        """For each query vectors by the numbers of their rows."""
+        way = {"limit": count, "output_fields": ["row", "vector"], "filter": wanted}
+        way["search_params"] = {"params": {"ef": max(_LEAST_EF, count)}}
+        found = self._call("search", data=queries, **way)
+        entities = ([hit["entity"] for hit in hits] for hits in found)
+        return [{it["row"]: it["vector"] for it in hits} for hits in entities]
+
+    def _similarities(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        vectors, places = self.vectors_at(rows.tolist()), np.arange(len(rows))
+        return row_similarities([vectors], self.manifest.similarity, query, places)
+
+    @cached_property
+    def _vectors(self) -> Any:
+        @lru_cache(4)  # every hybrid query needs those of one sample of rows
+        def vectors(rows: tuple[int, ...]) -> np.ndarray:
+            how = {"filter": f"row in {[*rows]}", "output_fields": ["row", "vector"]}
+            known = {it["row"]: it["vector"] for it in self._call("query", **how)}
+            gone = [np.nan] * self.manifest.encoder.width
+            return np.array([known.get(row, gone) for row in rows], np.float32)
+
+        return vectors
+
+    def _mend(self) -> None:
+        """Remove what the manifest has not, and the second of rows that a kill doubled."""
+        [counted] = self._call("query", filter="row >= 0", output_fields=["count(*)"])
+        if int(counted["count(*)"]) == self.texts:
+            return
+        self._call("delete", filter=f"row >= {len(self.live)}")
+        self._delete(np.flatnonzero(~self.live).tolist())
+        for some in _batched(np.flatnonzero(self.live)):
+            rows = self._call("query", filter=f"row in {some.tolist()}", output_fields=_FIELDS)
+            kept = {row["row"]: row for row in rows}
+            if len(kept) < len(rows):
+                self._call("upsert", data=list(kept.values()))
+
+    def _delete(self, rows: Sequence[int]) -> None:
+        for some in _batched(rows):
+            self._call("delete", filter=f"row in {[*some]}")
 
     def _call(self, method: str, **how: Any) -> Any:
         from pymilvus.exceptions import MilvusException
@@ -223,7 +214,7 @@ def close_milvus(folder: Path) -> None:
         lite.server_manager_instance.release_server(str(folder.resolve() / MILVUS_FOLDER))
 
 
-def _batched(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _batched(values: Any) -> Iterator[Any]:
     yield from (values[n : n + _ROWS_AT_ONCE] for n in range(0, len(values), _ROWS_AT_ONCE))
 
 

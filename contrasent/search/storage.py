@@ -28,6 +28,7 @@ from contrasent.options import SearchOptions
 from contrasent.search.metadata import COLUMNS, IndexRows, Kind, matching_rows, metadata_of, typed
 from contrasent.search.nearest import (
     KINDS,
+    MILVUS,
     Ann,
     AnnInfo,
     Recall,
@@ -223,23 +224,36 @@ def write_segment(
     ranges: np.ndarray | None = None,
 ) -> Segment:
     """Write rows as the files of the segment that the next write of a manifest adds."""
+    name, form, width = f"{manifest.writes:06d}", manifest.vectors.form, manifest.encoder.width
+    with (
+        writing(folder / _VECTORS.format(name)) as path,
+        npy_writer(path, width, form, ranges) as append,
+    ):
+
+        def appended() -> Iterator[IndexRows]:
+            for block in blocks:
+                append(block.vectors, ())
+                yield block
+
+        return write_table(folder, manifest, appended())
+
+
+def write_table(folder: Path, manifest: IndexManifest, blocks: Iterable[IndexRows]) -> Segment:
+    """Write the files of a segment but its vectors."""
     import pyarrow as pa
 
-    name, rows, form = f"{manifest.writes:06d}", 0, manifest.vectors.form
+    name, rows = f"{manifest.writes:06d}", 0
     columns = manifest.columns
     kinds = dict.fromkeys(COLUMNS, "string") | columns
     schema = pa.schema([(column, pa.type_for_alias(kind)) for column, kind in kinds.items()])
     with (
-        writing(folder / _VECTORS.format(name)) as vectors_path,
         writing(folder / _TABLE.format(name)) as table_path,
-        npy_writer(vectors_path, manifest.encoder.width, form, ranges) as append,
         pa.OSFile(str(table_path), "wb") as sink,
         pa.ipc.new_file(sink, schema) as table,
     ):
         for block in blocks:
-            append(block.vectors, ())
             table.write_table(typed(block.table, columns))
-            rows += len(block.vectors)
+            rows += len(block.table)
     if manifest.words is not None:
         write_words(folder, name)
     return Segment(name, rows)
@@ -283,7 +297,7 @@ class Snapshot:
         form = manifest.vectors.form
         ranges = open_rows(folder / _RANGES, 2, *how) if form == "int8" else None
         vectors = list[Vectors]()
-        for it in parts:
+        for it in () if manifest.kind in MILVUS else parts:
             codes = open_rows(folder / _VECTORS.format(it.name), it.rows, *how, form)
             vectors.append(codes if form == "float32" else SmallVectors(codes, ranges))
         columns = manifest.columns
@@ -301,13 +315,15 @@ class Snapshot:
     @property
     def kind(self) -> str:
         """How it is searched."""
-        return "flat" if self.manifest.ann is None else self.manifest.ann.kind
+        own = self.manifest.kind if self.manifest.kind in MILVUS else "flat"
+        return own if self.manifest.ann is None else self.manifest.ann.kind
 
     @cached_property
     def words(self) -> WordIndex:
         """BM25 over all texts that were not removed."""
         with readable(self.folder, _REBUILD):
-            return WordIndex(self.word_tables, [*map(len, self.vectors)], self.live)
+            lengths = [segment.rows for segment in self.manifest.segments]
+            return WordIndex(self.word_tables, lengths, self.live)
 
     def search(
         self, queries: np.ndarray | None, how: SearchOptions, texts: Sequence[str]
@@ -324,16 +340,24 @@ class Snapshot:
         if queries is None or how.mode == "words":
             ranked = [nearest_by_words(scores, how.top_k) for scores in by_words]
         else:
-            is_hybrid, similarity = how.mode == "hybrid" and live.any(), self.manifest.similarity
+            is_hybrid, least = how.mode == "hybrid" and live.any(), least_score(how)
             count = max(_CANDIDATES, 10 * how.top_k) if is_hybrid else how.top_k
-            kept, least = None if live.all() else live, least_score(how)
-            near = nearest(self.vectors, queries, count, kept, self.ann, similarity)
+            near = self._nearest(queries, count, live)
             ranked = [[Ranked(*hit) for hit in hits if hit[1] >= least] for hits in near]
             if is_hybrid:
-                exact = (partial(row_similarities, self.vectors, similarity, it) for it in queries)
+                exact = (partial(self._similarities, it) for it in queries)
                 sides = zip(near, exact, by_words, strict=True)
                 ranked = [nearest_by_both(*side, np.flatnonzero(live), how) for side in sides]
         return [[self._hit(it) for it in rows] for rows in ranked]
+
+    def _nearest(
+        self, queries: np.ndarray, count: int, live: np.ndarray
+    ) -> list[list[tuple[int, float]]]:
+        kept = None if live.all() else live
+        return nearest(self.vectors, queries, count, kept, self.ann, self.manifest.similarity)
+
+    def _similarities(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return row_similarities(self.vectors, self.manifest.similarity, query, rows)
 
     def _hit(self, ranked: Ranked) -> Hit:
         [cells] = self.table.slice(ranked.row, 1).to_pylist()
@@ -369,7 +393,7 @@ class Snapshot:
                     yield IndexRows(some[kept], self.table.slice(row, len(some)).filter(kept))
 
     def changed(
-        self, then: IndexManifest, gone: Sequence[int], new: Iterator[IndexRows] | None
+        self, then: IndexManifest, gone: Sequence[int], new: Iterable[IndexRows] | None
     ) -> IndexManifest:
         """Write new rows, merged with segments about as large, and the manifest ``then``."""
         known = {self.folder / name for name in self.manifest.files}

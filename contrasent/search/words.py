@@ -214,7 +214,7 @@ def nearest_by_both(
 
     ``near`` are those by similarity, whose mean and spread are those of up to 4,096 of the rows
     that are ``searched``; ``by_words (N,)`` is BM25. By ranks r the score is the sum of
-    :math:`1 / (60 + r)` (Cormack et al. 2009).
+    :math:`1 / (60 + r)` (Cormack et al. 2009). A row whose similarity is NaN is left out.
     """
     sides = [row for row, _ in near], best_by_words(by_words, len(near)).tolist()
     ranks = [{row: rank for rank, row in enumerate(side, 1)} for side in sides]
@@ -224,7 +224,8 @@ def nearest_by_both(
         fused = np.array([sum(1 / (RANKS + of[r]) for of in ranks if r in of) for r in rows])
     else:
         places = np.linspace(0, len(searched) - 1, min(len(searched), _SAMPLE)).astype(int)
-        known = similarities(searched[places]), by_words[searched]
+        sampled = similarities(searched[places])
+        known = sampled[~np.isnan(sampled)], by_words[searched]
         dense, words = map(_standardised, scores, known)
         weight = how.weight or 0.0
         fused = (1 - weight) * dense + weight * words

@@ -26,7 +26,7 @@ from contrasent.errors import CheckpointError, DataError
 from contrasent.metrics import all_similarities
 from contrasent.model import role_options, unit_rows
 from contrasent.report import cluster_map
-from contrasent.search import MILVUS, Index, cluster, duplicates
+from contrasent.search import Index, cluster, duplicates
 from contrasent.serve.application import RefusalError, refuse, unless_gone
 from contrasent.serve.batching import Batcher, Embedded
 
@@ -348,7 +348,7 @@ class IndexRoutes:
         router.post("/search", summary="Nearest texts of the index")(self.search)
         router.post("/index", summary="Remove and add texts")(self.change)
         router.get("/index", summary="What the index holds")(self.facts)
-        if self._index.kind not in MILVUS and find_spec("sklearn"):
+        if find_spec("sklearn"):
             router.get("/index/map", summary="Clusters and duplicates on a map")(self.map)
         return router
 
