@@ -24,6 +24,8 @@ FILES = {
     "header.csv": table(0, 1, 2, 3, head="ticket_id,subject,description,created"),
     "ticket.csv": table(1, 2, head="ticket,article"),
     "ids.csv": table(0, 1),
+    "labels.csv": "".join(f"{row[1]},{row[0] > 'T-0003'}\n" for row in 2 * ROWS),
+    "chinese.csv": "标题,内容\n" + 4 * "打印机坏了,我的打印机从周一起就不能工作了\n",
     "semicolon.csv": "sent0;sent1\na dog;the dog\n",
     "flat.tsv": "a dog\tthe dog\t3\na cat\tsad\t3\nred\tgreen\t3\n",
     "words.tsv": "a dog\tthe dog\thigh\na cat\tsad\tlow\n",

@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from contrasent.errors import ConfigError, DataError, pick
+from contrasent.data.readers import n_words
+from contrasent.errors import ConfigError, DataError, pick, shown
 
 _TABLE = json.loads(Path(__file__).with_name("columns.json").read_text(encoding="utf-8"))
 ALONE, PAIRS = _TABLE["alone"], _TABLE["pairs"]
@@ -25,7 +26,6 @@ _OTHER = re.compile(
 )
 # These two names say that the second sentence is a positive; with the others a label may deny it.
 _SURE = {"anchor", "positive", "sent0", "entailment"}
-_SHOWN = 40
 _ALONE = "the sentence"
 
 _NUMBERS = re.compile(r"[\d\s.,:/+$\u20ac%-]*\d[\d\s.,:/+$\u20ac%-]*(?:[AaPp][Mm])?")
@@ -83,16 +83,14 @@ def sentence_columns(
         return chosen
     for it in chosen.positions:
         cells = [row[it] for row in below] or [names[it]]
-        if _holds_codes(cells):
+        few = len(names) > 1 and chosen.by == "order" and 4 * len(set(cells)) < len(cells)
+        codes = _holds_codes(cells)
+        if codes or (few and median(map(n_words, cells)) < _SENTENCE_WORDS):
+            what = "ids, numbers or dates" if codes else "a few words again and again"
             name = repr(names[it]) if chosen.header else it
-            shown = ", ".join(repr(_brief(cell)) for cell in cells[:2])
-            what = f"column {name} holds ids, numbers or dates ({shown})"
-            raise DataError(f"{where}: {what}; choose with --columns")
+            what += f" ({', '.join(shown(cell) for cell in list(dict.fromkeys(cells))[:2])})"
+            raise DataError(f"{where}: column {name} holds {what}; choose with --columns")
     return chosen
-
-
-def _brief(cell: str) -> str:
-    return cell if len(cell) <= _SHOWN else f"{cell[:_SHOWN]}..."
 
 
 def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: str) -> ColumnMap:
@@ -103,17 +101,18 @@ def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: s
     texts, main = list[str](), list[str]()  # sentences, and what is not the same again and again
     for name, *cells in zip(names, *below, strict=True):
         plain = not _holds_codes(cells)
-        long = many and plain and median(len(it.split()) for it in cells) >= _SENTENCE_WORDS
+        long = many and plain and median(map(n_words, cells)) >= _SENTENCE_WORDS
         texts += [name] * long
         main += [name] * (plain and 2 * len(set(cells)) > len(cells))
-    like_names = texts and all(map(_NAME.fullmatch, names)) and len(set(names)) == count
+    short = all(_NAME.fullmatch(it) and n_words(it) < 2 * _SENTENCE_WORDS for it in names)
+    like_names = texts and short and len(set(names)) == count
     alone = like_names and (count == 1 or (len(texts) == 1 and main == texts))
     at = names.index(texts[0]) if alone else None
     problem = ""
     if len(joined) > 1 and ("\t" in names[0] or all(_is_known(it.strip()) for it in joined)):
-        what = f"{_brief(names[0])!r} looks like {len(joined)} cells"
+        what = f"{shown(names[0])} looks like {len(joined)} cells"
         problem = f"{what}; separate cells by commas in a .csv, by tabs in a .tsv"
-    elif at is not None and len(names[at].split()) < min(len(row[at].split()) for row in below):
+    elif at is not None and n_words(names[at]) < min(n_words(row[at]) for row in below):
         ignored = ", ".join(name for name in names if name != names[at])
         rest = f"; ignored: {ignored}" if ignored else ""
         how = f"the first row is a header, shorter than text{rest}"
@@ -170,7 +169,7 @@ def _positions(
     for column in columns:
         spelt, wanted = (known, column) if column in known else (lower, column.lower())
         if wanted not in spelt:
-            pick(f"column of {where}", column, map(_brief, known))
+            pick(f"column of {where}", column, (f"{it:.40}" for it in known))
         chosen.append(spelt.index(wanted))
         if spelt.count(wanted) > 1 or chosen.count(chosen[-1]) > 1:
             problem = f"names {column!r} twice, or it heads more than one column; choose by number"
@@ -269,7 +268,7 @@ def choose_columns(
         how = "in this order, below a header" if header else "no header"
         described = f"{_as_roles(cells, roles)} ({how})"
         return ColumnMap(tuple(range(len(names))), header, described, "order")
-    there = ", ".join(map(_brief, names[:8]))
+    there = ", ".join(f"{it:.40}" for it in names[:8])
     raise DataError(
         f"{where}: no column is known as the {roles[len(known)]}; there are {there}; choose "
         f"{every} with --columns, by name or by number from 0"
