@@ -116,8 +116,9 @@ class MilvusRows(Snapshot):
     def _merged(
         self, then: IndexManifest, first: int, new: Iterable[IndexRows] = ()
     ) -> tuple[IndexManifest, np.ndarray]:
-        start, none = sum(it.rows for it in then.segments[:first]), np.empty(0)
-        old = IndexRows(none, self.table.slice(start))  # those that are gone keep their numbers
+        start, rows = sum(it.rows for it in then.segments[:first]), np.arange(len(self.live))
+        rows = np.where(self.live, rows, self.live.argmax())[start:]  # the gone leave their numbers
+        old = IndexRows(np.empty(0), self.table.take(rows))
         segment = write_table(self.folder, then, chain([old], self._inserted(new)))
         added = np.ones(start + segment.rows - len(self.live), bool)
         given, segments = then.next_number + len(added), (*then.segments[:first], segment)
@@ -191,8 +192,7 @@ class MilvusRows(Snapshot):
         self._delete(np.flatnonzero(~self.live).tolist())
         for some in _batched(np.flatnonzero(self.live)):
             rows = self._call("query", filter=f"row in {some.tolist()}", output_fields=_FIELDS)
-            kept = {row["row"]: row for row in rows}
-            if len(kept) < len(rows):
+            if len(kept := {row["row"]: row for row in rows}) < len(rows):
                 self._call("upsert", data=list(kept.values()))
 
     def _delete(self, rows: Sequence[int]) -> None:

@@ -85,6 +85,7 @@ def test_an_index_in_milvus_is_replaced_by_one_of_faiss_and_back(encoder, folder
     index = Index.build(encoder, TEXTS, folder, kind="milvus-hnsw")
     index.remove([299])
     index.optimize()
+    assert TEXTS[299] not in index.snapshot.table["text"].to_pylist()
     with pytest.raises(ConfigError, match="is milvus-hnsw; build it anew as flat"):
         index.optimize("flat")
     flat = Index.build(encoder, TEXTS[:299], folder.with_name("flat"), kind="flat")
