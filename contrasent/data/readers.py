@@ -145,8 +145,8 @@ def source_kind(source: str, known: Sequence[str] = ()) -> str | None:
     if not path.exists() and dataset_parts(source):
         return None
     problem = ""
-    if path.is_dir():
-        problem = f"{source} is a folder; give one file"
+    if path.exists() and not path.is_file():  # a pipe cannot be read twice
+        problem = f"{source} is a {'folder' if path.is_dir() else 'pipe or device'}; give one file"
     elif not path.exists():
         problem = f"there is no file {source}; look for a misspelling, or give a full path"
     elif known and kind not in known:

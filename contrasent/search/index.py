@@ -89,7 +89,7 @@ class Index:
             precision: ``fp32``, ``bf16`` or ``auto``; queries use the same.
             kind: ``flat`` (exact), ``hnsw``, ``ivfpq`` (OPQ+IVF-PQ, the smallest), or ``auto``:
                 one of these, by the number of texts; ``milvus`` (exact) or ``milvus-hnsw`` to keep
-                the texts in Milvus Lite; ``binary`` finds candidates by the bits of vectors.
+                the vectors in Milvus Lite; ``binary`` finds candidates by the bits of vectors.
             vectors: numbers that they are kept as: ``float32``, ``float16``, ``int8``, or
                 ``binary``, which is int8 searched by bits.
             words: write what BM25 needs as well, for searches by words and hybrid ones.

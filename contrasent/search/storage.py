@@ -164,7 +164,7 @@ class IndexManifest:
         if empty := [n for n, it in enumerate(queries or ()) if not str(it or "").strip()]:
             problem = f"query {empty[0]} is empty; write what to look for"
         elif mode != "dense" and queries and words is None:
-            problem = "the index has no words to search by; outside Milvus, index tune adds them"
+            problem = "the index has no words to search by; contrasent index tune adds them"
         elif mode != "dense" and (queries is None or words is None):
             problem = "give the texts of the queries"
         elif mode != "words" and not can_embed:
