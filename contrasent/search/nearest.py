@@ -181,7 +181,7 @@ def _hnsw_search(faiss: Any, effort: int, count: int, only: Any) -> Any:
 def _ivfpq(faiss: Any, width: int, rows: int, metric: int) -> tuple[Any, int]:
     codes = max(width // 4, 1)
     cells = min(int(2 * rows**0.5), rows // 39)
-    name = f"OPQ{codes}_{min(4 * codes, width)},IVF{cells},PQ{codes}"
+    name = f"OPQ{codes}_{min(4 * codes, width)},IVF{cells},PQ{codes}np"  # no polysemous codes
     index = faiss.index_factory(width, name, metric)
     rotation = faiss.downcast_VectorTransform(index.chain.at(0))
     rotation.max_train_points = _TRAINING_CODES
