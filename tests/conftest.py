@@ -7,12 +7,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.update(threads())
 
 import ipaddress
+import signal
 import socket
 
 import pytest
 import torch
 from helpers.shared_data import SHARED
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 # Without a GPU Triton interprets its kernels; it reads this as it is imported.
 os.environ.setdefault("TRITON_INTERPRET", str(int(not torch.cuda.is_available())))
 
@@ -25,14 +27,20 @@ def pytest_xdist_auto_num_workers():
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Put what takes long first in the part of each worker: it then runs beside other tests."""
+    """Put what takes long first in the part of each worker: it then runs beside other tests.
+
+    A file's long tests are of one worker, which loads once what they share.
+    """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     long = ("minutes", "slow")
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in long])
     first = sum(any(map(item.get_closest_marker, long)) for item in items)
-    ends = [first + (len(items) - first) * n // workers for n in range(workers + 1)]
-    parts = [(items[n:first:workers], items[ends[n] : ends[n + 1]]) for n in range(workers)]
-    items[:] = [item for part in parts for item in (*part[0], *part[1])]
+    files, rest, dealt = list(dict.fromkeys(it.path for it in items[:first])), items[first:], []
+    for n in range(workers):
+        dealt += [it for it in items[:first] if files.index(it.path) % workers == n]
+        count = max(0, len(items) * (n + 1) // workers - len(dealt))
+        dealt, rest = dealt + rest[:count], rest[count:]
+    items[:] = dealt
 
 
 @pytest.fixture(scope="session", autouse=True)
