@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -85,13 +86,20 @@ CASES = {
 }
 
 
-def parts_of(case, masked_lm):
-    """Encoder, twin and objective without dropout, and a batch; the same in every process."""
-    torch.manual_seed(0)
+@cache
+def start(masked_lm):
+    """The encoder of every case, to be copied."""
     encoder = SentenceEncoder.load(masked_lm, pooler="mean", head="none", device="cpu")
     encoder.backbone.set_dropout(0.0)
     with torch.no_grad():
         encoder.backbone.model.embeddings.word_embeddings.weight.mul_(10)
+    return encoder
+
+
+def parts_of(case, masked_lm):
+    """Encoder, twin and objective without dropout, and a batch; the same in every process."""
+    encoder = copy.deepcopy(start(masked_lm))
+    torch.manual_seed(0)
     twin = copy.deepcopy(encoder) if case.twin else None
     objective = objectives.build(
         case.objective, case.settings, width=16, data_views=case.views, encoder=encoder

@@ -5,14 +5,18 @@ import os
 import socket
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from helpers.command_line import refused, started
+from helpers.serving import call
 from helpers.tiny_models import SENTENCES
 
 from contrasent.search.index import Index
+from contrasent.serve.server import McpOptions, _tools
 
 mcp = pytest.importorskip("mcp", reason="mcp is not installed")
+httpx2 = pytest.importorskip("httpx2")
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def reached(transport, *words):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = started("mcp", *words, "--port", port)
+    process = started("mcp", *words, "--port", port, "--api-key", "open")
     try:
         next(line for line in process.stderr if "Uvicorn running on" in line)
         yield f"http://127.0.0.1:{port}/mcp"
@@ -74,8 +78,15 @@ async def conversation(server):
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
+    from mcp.client.streamable_http import streamable_http_client
+
     async def all_of_it(server):
-        return [step async for step in conversation(server)]
+        key = {"Authorization": "Bearer open"}
+        async with httpx2.AsyncClient(headers=key, timeout=60) as keyed:
+            if transport == "http":
+                refuses_other_keys(server)
+                server = streamable_http_client(server, http_client=keyed)
+            return [step async for step in conversation(server)]
 
     first = Index.open(folders[0])
     expected = [hit.known for hit in first.search(encoder, [SENTENCES[2]], 4)[0]]
@@ -101,25 +112,16 @@ def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
     assert [word for word, mistake in zip(said, mistakes, strict=True) if word not in mistake] == []
 
 
-@pytest.mark.slow
-def test_a_key_is_asked_for_and_nothing_is_added_unless_it_is_allowed(folders):
-    from helpers.serving import call
-
+def refuses_other_keys(url):
     asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     accept = {"Accept": "application/json, text/event-stream"}
+    for key in ({}, {"Authorization": "Bearer shut"}):
+        assert call(url, asked, **accept, **key).status == 401
 
-    async def listed(url):
-        import httpx2
-        from mcp.client.streamable_http import streamable_http_client
 
-        keyed = httpx2.AsyncClient(headers={"Authorization": "Bearer open"})
-        async with keyed, mcp.Client(streamable_http_client(url, http_client=keyed)) as client:
-            return [tool.name for tool in (await client.list_tools()).tools]
-
-    with reached("http", folders[0], "--api-key", "open") as url:
-        for key in ({}, {"Authorization": "Bearer shut"}):
-            assert call(url, asked, **accept, **key).status == 401
-        assert asyncio.run(listed(url)) == ["search", "similar"]
+def test_nothing_is_added_unless_it_is_allowed(folders):
+    tools = asyncio.run(_tools(McpOptions(index=[Path(folders[0])])).list_tools())
+    assert [tool.name for tool in tools] == ["search", "similar"]
 
 
 def test_an_index_that_is_missing_is_told_before_anything_is_loaded(folders, tmp_path):

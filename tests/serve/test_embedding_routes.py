@@ -325,33 +325,29 @@ def workers(tiny_bert, *more, **how):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -9)])
 def test_workers_answer_as_one_and_end_well(tiny_bert, number, code):
+    """Who still waits when the time to drain is over is told."""
     key, secret = {"authorization": "Bearer secret"}, {"CONTRASENT_API_KEY": "secret"}
-    with workers(tiny_bert, "--threads", 1, "--name", "tiny", env=secret) as (process, url):
+    how = ("--threads", 1, "--name", "tiny", "--drain", 1)
+    with workers(tiny_bert, *how, env=secret) as (process, url):
         for n in range(20):
             assert call(f"{url}/embed", {"inputs": [f"dog {n}"]}, **key).status == 200
         page = call(f"{url}/metrics", **key).body.decode()
         assert 'contrasent_requests_total{route="/embed",status="200"} 20.0' in page
-        process.send_signal(number)
+        where = urlsplit(url).hostname, urlsplit(url).port
+        head = "POST /embed HTTP/1.1\r\nhost: [::1]\r\nauthorization: Bearer secret\r\n"
+        with socket.create_connection(where) as waiting:
+            waiting.sendall(f"{head}content-length: 9\r\n\r\n{{".encode())
+            until(lambda: b"in_progress 2.0" in call(f"{url}/metrics", **key).body)
+            process.send_signal(number)
+            answer = waiting.makefile("rb").read()
         log = process.stderr.read()  # until all workers have closed it
         assert process.wait(30) == code, log
-    requests = [json.loads(line) for line in log.splitlines() if '"request"' in line]
-    assert sum(r["path"] == "/embed" and r["status"] == 200 for r in requests) == 20
-    assert len({r["request_id"] for r in requests}) == len(requests)
-
-
-def test_who_still_waits_when_the_time_to_drain_is_over_is_told(tiny_bert):
-    with workers(tiny_bert, "--drain", 1) as (process, url):
-        where = urlsplit(url).hostname, urlsplit(url).port
-        with socket.create_connection(where) as waiting:
-            waiting.sendall(b"POST /embed HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 9\r\n\r\n{")
-            until(lambda: b"in_progress 2.0" in call(f"{url}/metrics").body)
-            process.send_signal(signal.SIGTERM)
-            answer = waiting.makefile("rb").read()
-        log = process.stderr.read()
-        assert process.wait(30) == 0, log
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"the server is stopping" in answer
     assert "Traceback" not in log, log
+    requests = [json.loads(line) for line in log.splitlines() if '"request"' in line]
+    assert sum(r["path"] == "/embed" and r["status"] == 200 for r in requests) == 20
+    assert len({r["request_id"] for r in requests}) == len(requests)
 
 
 def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path):
