@@ -284,9 +284,9 @@ SHORT = {"train.batch_size": 4, "evaluation.final": "none"}
 @pytest.mark.acceptance
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_notebook_on_adapting_runs(capsys):
-    settings = {"train.batch_size": 4}
+    changed = {"MINUTES": 0.5, "SETTINGS": {"train.batch_size": 4}}
     write(Path("sentences.txt"), [sentence(n, 9 + n % 6) for n in range(900)])
-    names = notebook("adapt_an_encoder", ENCODER="bert-base-uncased", MINUTES=1, SETTINGS=settings)
+    names = notebook("adapt_an_encoder", ENCODER="bert-base-uncased", **changed)
     said, result = capsys.readouterr().out, names["result"]
     better = any((it.score or -1) > result.start_score for it in result.trials)  # on eight pairs
     assert ("95 % interval" if better else "Nothing that was tried beat the encoder") in said

@@ -82,7 +82,7 @@ def test_training(raced):
 
 def test_what_objectives_cost(raced, tmp_path):
     folder = str(save_tiny_masked_lm(tmp_path / "m"))
-    size = ["--batch-size", "2", "--steps", "2", "--encoder", folder]
+    size = ["--batch-size", "2", "--steps", "1", "--encoder", folder]
     result, table = raced("objectives", *size)
     own = {"encoder", "backward", "update"}
     more = {"generator", "vocabulary", "discriminator"}

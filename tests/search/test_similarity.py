@@ -40,11 +40,11 @@ def dummy(similarity):
 def by_hand(name, query, row):
     a, b = query.astype(float), row.astype(float)
     return {
-        "cosine": a @ b / np.sqrt((a @ a) * (b @ b)),
-        "dot": a @ b,
-        "euclidean": -np.sqrt(((a - b) ** 2).sum()),
-        "manhattan": -np.abs(a - b).sum(),
-    }[name]
+        "cosine": lambda: a @ b / np.sqrt((a @ a) * (b @ b)),
+        "dot": lambda: a @ b,
+        "euclidean": lambda: -np.sqrt(((a - b) ** 2).sum()),
+        "manhattan": lambda: -np.abs(a - b).sum(),
+    }[name]()
 
 
 @pytest.mark.parametrize("kind", [name for name, row in KINDS.items() if row.least <= 200])
