@@ -93,6 +93,7 @@ def quoted_rows(
 
 _HEAD = 200
 _MOSTLY = 0.9
+_QUOTED = re.compile(r'(?<![^\t\r\n])"((?:[^"]|"")*)("(?![^\t\r\n])|\Z)')
 _EXCEL = re.compile(r"\"?sep=([^\w\s\"]|\t)\"?\s*", re.IGNORECASE)
 # Commas of numbers and of prose, which no table has between its cells alone.
 _IN_CELLS = re.compile(r"(?<=\d),(?=\d)|[,;|](?=[ \u00a0])")
@@ -114,6 +115,15 @@ def find_delimiter(path: Path, known: str) -> tuple[str | None, int]:
         if len(fitting) == 1:
             return fitting[0], 0
     return None, 0
+
+
+def has_quotes(path: Path) -> bool:
+    """True if cells between tabs are quoted as in CSV: all of them, or some that need to be."""
+    head = "".join(line for _, line in islice(lines(path, lambda _: None), 50 * _HEAD))
+    rest = _QUOTED.sub("\0", head)
+    even = len({row.count("\t") for row in rest.split("\n")[:-1] if row.strip()}) == 1
+    needed = any(end and re.search(r'""|[\t\r\n]', it) for it, end in _QUOTED.findall(head))
+    return even and '"' not in rest and (needed or not rest.strip("\0\t\r\n"))
 
 
 _ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w.-]+)(?::(?P<config>[^@]+))?(?:@(?P<split>.+))?")
@@ -222,6 +232,11 @@ def clean(rows: Iterable[Example], texts: int) -> tuple[Iterator[Example], Count
 def n_words(text: str) -> int:
     """Words between white space; of scripts without spaces the characters."""
     return len(text.split() if text.isascii() else _COUNTED.findall(text))
+
+
+def first_words(text: str, count: int) -> str:
+    """So many of its words, as they are counted, with one space where white space is."""
+    return "".join(re.findall(rf" ?(?:{_COUNTED.pattern})", " ".join(text.split()))[:count])
 
 
 def counted(counts: Mapping[str, int]) -> str:

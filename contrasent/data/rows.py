@@ -70,9 +70,11 @@ class TableSource(SourceRows):
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path = path
-        self.quoted, self.is_lines = kind == ".csv", kind == ".txt"
+        self.is_lines = kind == ".txt"
         delimiter, after = readers.find_delimiter(path, "\t" if self.is_lines else ",;|")
-        self._delimiter = delimiter or ","
+        if kind == ".tsv" and readers.has_quotes(path):
+            kind, delimiter = ".csv", "\t"
+        self.quoted, self._delimiter = kind == ".csv", delimiter or ","
         rows = (it for it in self._read(readers.stop) if it[0] > after and not _is_blank(it[1]))
         self.number, cells = next(rows, (0, []))
         super().__init__(str(path), cells, f"{path}:{self.number}")

@@ -19,6 +19,7 @@ import numpy as np
 from contrasent.data.check import TextFacts, describe, plural, shortened
 from contrasent.data.documents import find_documents
 from contrasent.data.examples import Rows, keep_rows, open_examples
+from contrasent.data.readers import first_words, n_words
 from contrasent.data.rows import open_rows_of
 from contrasent.errors import ConfigError, DataError
 from contrasent.evaluation import retrieval
@@ -258,11 +259,11 @@ def _scores_of_texts(index: Index, use: EncoderUse) -> tuple[dict[float, Values]
     places, left, step = dict[str, int](), _INDEXED_WORDS, len(index) // _TEXTS + 1
     texts = [text for block in index.blocks() for text in block.texts[::step]]
     for text in np.random.default_rng(0).permutation(np.array(texts, object)):
-        known = text.split()[: getattr(use.encoder, "max_tokens", None) or _LONGEST]
-        left -= len(known)
+        known = first_words(text, getattr(use.encoder, "max_tokens", None) or _LONGEST)
+        left -= n_words(known)
         if left < 0:
             break
-        places.setdefault(" ".join(known), len(places))
+        places.setdefault(known, len(places))
     tasks, _ = text_tasks(TextSample("index", "", tuple(places), (), ()))
     if not tasks:
         return {}, []

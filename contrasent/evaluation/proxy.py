@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from contrasent.data.documents import find_documents, split_sentences
 from contrasent.data.examples import Examples, keep_rows
-from contrasent.data.readers import CHARACTERS, n_words
+from contrasent.data.readers import CHARACTERS, first_words, n_words
 from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.task_names import HELD_OUT, TaskName
 from contrasent.search.words import words
@@ -177,7 +177,7 @@ def sample_texts(
     for _, unit in sorted(smallest.items()):
         if len(places) >= texts or most_words <= 0:
             break
-        known = [[" ".join(side.split()[:longest]) for side in example[:2]] for example in unit]
+        known = [[first_words(side, longest) for side in example[:2]] for example in unit]
         most_words -= sum(n_words(example[-1]) for example in known)
         documents.append(tuple(places.setdefault(it[-1], len(places)) for it in known))
         pairs += [(it[0], places[it[-1]]) for it in known]

@@ -118,7 +118,20 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
     """
     sources = task_names.joined_sources(name.name.removeprefix(RETRIEVE))
     if len(sources) == 1 and Path(sources[0]).is_dir():
-        sources = _beir_files(Path(sources[0]), name.split)
+        folder, split = Path(sources[0]), name.split
+        judgements = [f"qrels/{split}.tsv", *["qrels.tsv"] * (split == "test")]
+        names = [[f"{stem}{kind}" for kind in _KINDS] for stem in ("queries", "corpus")]
+        present = [[it for it in of_kind if (folder / it).is_file()] for of_kind in names]
+        present.append([it for it in judgements if (folder / it).is_file()][:1])
+        if [len(of_kind) for of_kind in present] != [1, 1, 1]:
+            known = ", ".join(sorted(path.stem for path in (folder / "qrels").glob("*.tsv")))
+            raise DataError(
+                f"{folder} has {', '.join(chain(*present)) or 'nothing'}, where one of each is "
+                "needed: queries, corpus (.jsonl with _id and text, or .tsv of id and text) and "
+                f"{judgements[0]} of query, document, relevance; splits with one are "
+                f"{known or 'none'} (--splits)"
+            )
+        sources = tuple(str(folder / it) for (it,) in present)
     if len(sources) != 3:
         raise ConfigError(
             f"{name.name} names {len(sources)} file{'s' * (len(sources) != 1)}; name three, "
@@ -170,21 +183,6 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
         ),
         sha256=hashlib.sha256(" ".join(hashes).encode()).hexdigest(),
     )
-
-
-def _beir_files(folder: Path, split: str) -> tuple[str, ...]:
-    judged = [f"qrels/{split}.tsv", *["qrels.tsv"] * (split == "test")]
-    names = [[f"{stem}{kind}" for kind in _KINDS] for stem in ("queries", "corpus")]
-    present = [[name for name in of_kind if (folder / name).is_file()] for of_kind in names]
-    present.append([name for name in judged if (folder / name).is_file()][:1])
-    if [len(of_kind) for of_kind in present] != [1, 1, 1]:
-        known = ", ".join(sorted(path.stem for path in (folder / "qrels").glob("*.tsv")))
-        raise DataError(
-            f"{folder} has {', '.join(chain(*present)) or 'nothing'}, where one of each is needed: "
-            f"queries, corpus (.jsonl with _id and text, or .tsv of id and text) and {judged[0]} "
-            f"of query, document, relevance; splits with one are {known or 'none'} (--splits)"
-        )
-    return tuple(str(folder / name) for (name,) in present)
 
 
 _QUERIES_AT_ONCE = 64

@@ -189,6 +189,13 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
     parts = dict(zip(splits[len(sources)], read, strict=True))
     sha256 = " ".join(records.sha256 for records in opened)
     understood = (it for it in opened if it.chosen.by == "name")
+    judged = parts["test" if "test" in parts else "all"]
+    counts = Counter(label for _, _, label in judged)
+    most, count = min(counts.items(), key=lambda it: (-it[1], it[0]))
+    things = "sentences" if len(judged[0][1]) == 1 else "pairs"
+    sizes = " + ".join(f"{len(rows):,}" for rows in parts.values())
+    share = f"the most frequent, {most!r}, is {100 * count / len(judged):.2f} %"
+    share += " of test" * ("test" in parts)
     return TransferData(
         name=name,
         parts={
@@ -198,7 +205,7 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
         classes=len(classes),
         sha256=sha256 if len(opened) == 1 else hashlib.sha256(sha256.encode()).hexdigest(),
         class_names=tuple(classes),
-        description=_describe(parts, len(classes)),
+        description=f"{sizes} {things} of {len(classes)} classes; {share}",
         note="\n".join(f"{records.source}: {records.described}" for records in understood),
     )
 
@@ -240,16 +247,6 @@ def _rows(records: SourceRows) -> Iterator[Row]:
             )
         named = names[label] if names is not None and isinstance(label, int) else str(label)
         yield where, texts, " ".join(named.split())
-
-
-def _describe(parts: dict[str, list[Row]], classes: int) -> str:
-    judged = parts["test" if "test" in parts else "all"]
-    counts = Counter(label for _, _, label in judged)
-    most, count = min(counts.items(), key=lambda it: (-it[1], it[0]))
-    things = "sentences" if len(judged[0][1]) == 1 else "pairs"
-    sizes = " + ".join(f"{len(rows):,}" for rows in parts.values())
-    share = f"the most frequent, {most!r}, is {100 * count / len(judged):.2f} %"
-    return f"{sizes} {things} of {classes} classes; {share}{' of test' * ('test' in parts)}"
 
 
 def labelled(task: TransferData, part: Part, use: EncoderUse) -> LabelledFeatures:

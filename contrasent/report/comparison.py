@@ -47,26 +47,22 @@ def comparison_tables(contents: Contents, rows: Mapping[Identity, PageRow]) -> l
             holm = number(one.p_holm, 4) if one.tests > 1 else Cell(ABSENT)
             cells.append((Cell(heading), *differences, number(one.p_value, 4), holm))
         headings = ("task", "difference", "low", "high", "p", "p (Holm)")
-        note = f"Differences x 100. {_procedure([one for _, one in lines])}"
+        tests = max(one.tests for _, one in lines)
+        over = f"; Holm's adjustment is over the {tests} tasks of a metric" if tests > 1 else ""
+        intervals, ways = [one.interval for _, one in lines if one.interval], []
+        if computed := [it for it in intervals if not it.resamples]:
+            ways.append(f"{100 * computed[0].confidence:g} % intervals, paired: {DYADIC}")
+        if resampled := [it for it in intervals if it.resamples]:
+            first = resampled[0]
+            ways.append(
+                "Paired bootstrap: the same pairs, sentences or queries are drawn again for both, "
+                f"{100 * first.confidence:g} % percentile interval over {first.resamples} "
+                f"resamples (seed {first.seed})"
+            )
+        way = ". ".join(ways) or "Too little data for an interval"
+        note = f"Differences x 100. {way}; p is two-sided{over}."
         tables.append(Table(headings, tuple(cells), (note,), title, f"compared-{place}"))
     return tables
-
-
-def _procedure(rows: Sequence[Compared]) -> str:
-    tests = max(one.tests for one in rows)
-    holm = f"; Holm's adjustment is over the {tests} tasks of a metric" if tests > 1 else ""
-    intervals = [one.interval for one in rows if one.interval]
-    ways = []
-    if computed := [it for it in intervals if not it.resamples]:
-        ways.append(f"{100 * computed[0].confidence:g} % intervals, paired: {DYADIC}")
-    if resampled := [it for it in intervals if it.resamples]:
-        first = resampled[0]
-        ways.append(
-            "Paired bootstrap: the same pairs, sentences or queries are drawn again for both, "
-            f"{100 * first.confidence:g} % percentile interval over {first.resamples} resamples "
-            f"(seed {first.seed})"
-        )
-    return f"{'. '.join(ways) or 'Too little data for an interval'}; p is two-sided{holm}."
 
 
 def seeds_table(seeds: Iterable[int], scores: Iterable[SeedScores]) -> Table:

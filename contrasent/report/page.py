@@ -48,6 +48,14 @@ def page(contents: Contents) -> str:
     script, style = (
         (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("script.js", "style.css")
     )
+    columns = [(it, f"{it.title}, {it.headings[it.key]}", it.key) for it in scores]
+    for table in geometry:
+        more = "" if len(geometry) == 1 else f", {table.title}"
+        columns += [(table, f"{of}{more}", table.headings.index(of)) for of in comparison.LOWER]
+    panels = [{row[0].text: row[k] for row in table.rows} for table, _, k in columns]
+    cells = tuple((Cell(it), *(of.get(it, number(None)) for of in panels)) for it in labels)
+    headings = ("encoder", *(heading for _, heading, _ in columns))
+    summary = Table(headings, cells, title="Key numbers", name="summary-table")
     return _rendered(
         "report.html",
         heading=heading,
@@ -56,7 +64,7 @@ def page(contents: Contents) -> str:
         clusters=contents.clusters,
         cluster_table=contents.clusters and _cluster_table(contents.clusters),
         warnings=[*contents.warnings, *doubts(contents, by_identity)],
-        summary=_key_numbers(labels, scores, geometry),
+        summary=summary.with_best(lower=range(len(scores) + 1, len(headings))),
         scores=scores,
         compared=[*contents.tables, *comparison.comparison_tables(contents, by_identity)],
         geometry=geometry,
@@ -103,20 +111,6 @@ def _records_table(rows: Sequence[PageRow]) -> Table:
     columns = ("encoder", "task", "split", "subset", "metric", "aggregation", "value", "pairs")
     texts = frozenset({1, 2, 3, 4, 5, 8})
     return Table((*columns, "protocol"), cells, title="All numbers", name="records", texts=texts)
-
-
-def _key_numbers(
-    labels: Sequence[str], scores: Sequence[Table], geometry: Sequence[Table]
-) -> Table:
-    columns = [(it, f"{it.title}, {it.headings[it.key]}", it.key) for it in scores]
-    for table in geometry:
-        more = "" if len(geometry) == 1 else f", {table.title}"
-        columns += [(table, f"{of}{more}", table.headings.index(of)) for of in comparison.LOWER]
-    panels = [{row[0].text: row[k] for row in table.rows} for table, _, k in columns]
-    cells = tuple((Cell(it), *(of.get(it, number(None)) for of in panels)) for it in labels)
-    headings = ("encoder", *(heading for _, heading, _ in columns))
-    table = Table(headings, cells, title="Key numbers", name="summary-table")
-    return table.with_best(lower=range(len(scores) + 1, len(headings)))
 
 
 def _cluster_table(clusters: Groups) -> Table:

@@ -204,18 +204,6 @@ class IndexRows:
         return [metadata_of(row) for row in self.table.to_pylist()]
 
 
-def rows_with(
-    vectors: np.ndarray, ids: Sequence[str], texts: Sequence[str], metadata: Any = None
-) -> IndexRows:
-    """Rows of an index that are not on disk yet; ``metadata`` is a table of as many rows."""
-    import pyarrow as pa
-
-    table = pa.table([pa.array(values, pa.string()) for values in (ids, texts)], COLUMNS)
-    for name in () if metadata is None else metadata.column_names:
-        table = table.append_column(name, metadata[name])
-    return IndexRows(vectors, table)
-
-
 def numbered(
     blocks: Iterable[tuple[np.ndarray, Sequence[str]]],
     ids: Sequence[str] | None,
@@ -223,7 +211,12 @@ def numbered(
     metadata: Any = None,
     first: int = 0,
 ) -> Iterator[IndexRows]:
-    """Rows, of length 1 for cosines, with one id each; without ids, numbers from ``first``."""
+    """Rows, of length 1 for cosines, with one id each; without ids, numbers from ``first``.
+
+    They are not on disk yet; ``metadata`` is a table of as many rows.
+    """
+    import pyarrow as pa
+
     aligned = {"ids": ids, "rows of metadata": metadata}
     counts, done = {name: len(rows) for name, rows in aligned.items() if rows is not None}, 0
     for rows, texts in blocks:
@@ -241,8 +234,11 @@ def numbered(
         if done > min(counts.values(), default=done):
             break
         names = map(str, range(first + start, first + done)) if ids is None else ids[start:done]
-        cells = None if metadata is None else metadata.slice(start, done - start)
-        yield rows_with((rows / length).astype(np.float32), list(names), texts, cells)
+        table = pa.table([pa.array([*it], pa.string()) for it in (names, texts)], COLUMNS)
+        for name in () if metadata is None else metadata.column_names:
+            cells = metadata[name].slice(start, done - start)
+            table = table.append_column(name, cells)
+        yield IndexRows((rows / length).astype(np.float32), table)
     if not done or {done, *counts.values()} != {done}:
         few = " and ".join(f"{count} {name}" for name, count in counts.items())
         problem = f"there are {few}, but {done} texts"

@@ -25,6 +25,13 @@ def test_quoted_csv_cells_may_hold_commas_quotes_and_line_ends(write):
     text = f'sent0,sent1\n"a, ""b""","two\r\nlines"\n\n c ,"d\n\n"\n"{long}",e\n'
     expected = [('a, "b"', "two\r\nlines"), ("c", "d"), (long, "e")]
     assert list(open_examples(write("f.csv", text))) == expected
+    tabs = text.replace(long, "f").replace(",", "\t")
+    expected = [('a\t "b"', "two\r\nlines"), ("c", "d"), ("f", "e")]
+    assert list(open_examples(write("f.tsv", tabs))) == expected
+    whole = open_examples(write("g.tsv", '"sent0"\t"sent1"\n"a b"\t"c"\n'))
+    assert list(whole) == [("a b", "c")] and "between '\\t'" in whole.columns
+    literal = write("h.tsv", '"a"\t"b" c\n""d""\te\n')
+    assert list(open_examples(literal)) == [('"a"', '"b" c'), ('""d""', "e")]
 
 
 def test_a_header_may_follow_blank_lines(write):
