@@ -71,7 +71,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-_NO_ROOM = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT)}
+_NO_ROOM = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
 # Libraries in Rust (safetensors, tokenizers) and C++ (faiss, Arrow) tell it in words only.
 _NO_ROOM_MESSAGE = re.compile(
     rf"os error ({'|'.join(map(str, _NO_ROOM))})\b|" + "|".join(_NO_ROOM.values())

@@ -30,7 +30,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
 from contrasent.evaluation.proxy import Ask, TextSample, digest, is_title, queries_of, units_of
 from contrasent.evaluation.retrieval import embed_sides, similarities
-from contrasent.files import exclusive
+from contrasent.files import exclusive, readable
 from contrasent.model.endpoint import post
 from contrasent.options import SynthesisOptions
 from contrasent.progress import progress_bar
@@ -53,8 +53,10 @@ _PROMPTS = {
     "statement": "Write a short sentence that says in other words something that this text says.",
 }
 _TOKENS, _SECONDS = 128, 120
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|$)|[\ud800-\udfff]", re.DOTALL)  # also half letters
-_MARKS = re.compile(r"[\W_]*(?:(?:question|query|keywords?|title|statement)\W*:)?[\W_]*", re.I)
+# Thoughts, also those that a prompt began or the limit cut; half letters; fences of code.
+_THOUGHT = re.compile(r"\A.*</think>|<think>.*|[\ud800-\udfff]|```\w*", re.DOTALL)
+_KINDS = r"(?:question|query|keywords?|title|statement)\W*:"
+_MARKS = re.compile(rf"\s*(?:.*:\W*\n)?[\W_]*(?:\d{{1,2}}[.)] |{_KINDS})?[\W_]*", re.I)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,11 +223,14 @@ def _written(
     sample: TextSample, kinds: Sequence[str], options: SynthesisOptions, path: Path, progress: bool
 ) -> dict[str, list[Ask]]:
     url = f"{str(options.endpoint).rstrip('/').removesuffix('/chat/completions')}/chat/completions"
-    if path.exists() and not (options.resume or options.overwrite):
+    whole = path.read_bytes() if path.exists() else b""
+    if whole and not (options.resume or options.overwrite):
         raise ConfigError(f"{path} is there: --resume goes on, --overwrite begins anew")
-    whole = path.read_bytes() if path.exists() and options.resume else b""
-    whole = whole[: whole.rfind(b"\n") + 1]  # without the last line of a process that was killed
-    answers: dict[str, str] = dict(map(json.loads, whole.splitlines()))
+    # Without the last line of a process that was killed.
+    whole = whole[: whole.rfind(b"\n") + 1] if options.resume else b""
+    with readable(path, "--overwrite begins anew"):
+        known: dict[str, str] = dict(map(json.loads, whole.splitlines()))
+        answers = {name: answer for name, answer in known.items() if _query(answer)}
     rows = sorted(range(len(sample.texts)), key=lambda row: digest(sample.texts[row]))
     rows = [row for row in rows if len(words(sample.texts[row])) >= _FEWEST]
     turns = ((row, n + turn) for turn in range(len(kinds)) for n, row in enumerate(rows))
@@ -252,6 +257,9 @@ def _written(
                 file.write(f"{json.dumps([name, answer])}\n".encode())
                 file.flush()
                 answers[name] = answer
+                if len(answers) == _FEWEST and not any(map(_query, answers.values())):
+                    what = f"{url} answers no query, but {answer!r:.60}; if a model thinks first"
+                    raise CheckpointError(f"{what}, turn that off: both get {_TOKENS} tokens")
 
         try:
             for _ in pool.map(ask, missing, missing.values()):
@@ -261,9 +269,14 @@ def _written(
             raise CheckpointError(f"{error}. {kept}, and --resume goes on") from error
     queries: dict[str, list[Ask]] = {kind: [] for kind in kinds}
     for name, (kind, row, _) in asked.items():
-        first = _THOUGHT.sub("", answers[name]).strip().partition("\n")[0]
-        queries[kind].append(Ask(_MARKS.sub("", first, 1).rstrip(" \"'*\u201d"), (row,)))
+        queries[kind].append(Ask(_query(answers[name]), (row,)))
     return queries
+
+
+def _query(answer: str) -> str:
+    """The query that a model answers; empty where it has none."""
+    first = _MARKS.sub("", _THOUGHT.sub("", answer), 1).partition("\n")[0]
+    return first.rstrip(" \"'*}\u201d")
 
 
 def kept_pairs(
@@ -296,7 +309,18 @@ def kept_pairs(
                 left_out[why[0]] += 1
             else:
                 candidates.append(((query, passage, kind), ask))
-    keeps = _round_trips(sample, candidates, use, top_k)
+    # True where fewer than `top_k` other passages are nearer to the query than its own.
+    corpus = dict.fromkeys([*sample.texts, *(passage for (_, passage, _), _ in candidates)])
+    places, asks = {text: n for n, text in enumerate(corpus)}, [it for (it, *_), _ in candidates]
+    scores: Iterable[Any] = map(WordIndex.of([*places]).scores_of, asks)
+    if use and asks:
+        scores = similarities(embed_sides(asks, [*places], use), use.similarity)
+    keeps = list[bool]()
+    for ((_, passage, _), ask), of_query in zip(candidates, scores, strict=True):
+        score = of_query[places[passage]]
+        above = np.flatnonzero(of_query[: len(sample.texts)] > score)
+        nearer = {*above.tolist()} - {*ask.wanted, ask.itself}
+        keeps.append(bool(use or score > 0) and len(nearer) < top_k)
     finder = use.encoder.name if use else "BM25"
     left_out[f"with a passage that {finder} does not find among {top_k}"] = keeps.count(False)
     return [it[0] for it, keep in zip(candidates, keeps, strict=True) if keep], dict(left_out)
@@ -315,22 +339,3 @@ def _repeats(queries: Sequence[str]) -> list[bool]:
         for word in rarest if not repeats[-1] else ():
             earlier[word].append(query)
     return repeats
-
-
-def _round_trips(
-    sample: TextSample, candidates: Sequence[tuple[Pair, Ask]], use: EncoderUse | None, top_k: int
-) -> list[bool]:
-    """True where fewer than ``top_k`` other passages are nearer to the query than its own."""
-    corpus = dict.fromkeys([*sample.texts, *(passage for (_, passage, _), _ in candidates)])
-    places = {text: n for n, text in enumerate(corpus)}
-    queries, by_words = [query for (query, *_), _ in candidates], WordIndex.of([*places])
-    scores: Iterable[Any] = map(by_words.scores_of, queries)
-    if use and queries:
-        scores = similarities(embed_sides(queries, [*places], use), use.similarity)
-    kept = list[bool]()
-    for ((_, passage, _), ask), of_query in zip(candidates, scores, strict=True):
-        score = of_query[places[passage]]
-        above = np.flatnonzero(of_query[: len(sample.texts)] > score)
-        nearer = {*above.tolist()} - {*ask.wanted, ask.itself}
-        kept.append(bool(use or score > 0) and len(nearer) < top_k)
-    return kept

@@ -67,7 +67,21 @@ def export(
     if not (overwrite and info.is_file() and "export" in files.read_json(info)):
         files.refuse_existing(output, "pass --overwrite to replace an export, or name a new folder")
     with files.exclusive(output), files.writing_folder(output) as partial:
-        exported = _write_onnx(encoder, partial, quantized=format == "onnx-int8")
+        if POOLERS[encoder.pooler].layers != (-1,):
+            raise ConfigError(f"onnx has the last layer; pooler {encoder.pooler!r} reads others")
+        encoder.save(partial, {"encoder": encoder.name})
+        # fastembed asks for it, transformers 5 no longer writes it
+        names = partial / "special_tokens_map.json"
+        if not names.is_file():
+            files.write_json(names, encoder.tokenizer.special_names)
+        graph = partial / "onnx" / "model.onnx"
+        graph.parent.mkdir()
+        export_onnx(encoder.backbone, graph)
+        backbone = GraphBackbone(
+            encoder.backbone, quantize(graph) if format == "onnx-int8" else graph
+        )
+        others = {it.name: getattr(encoder, it.name) for it in fields(EncoderParts)}
+        exported = SentenceEncoder(EncoderParts(**{**others, "backbone": backbone})).eval()
         exported.name = str(output)
         parity = _measure(format, encoder, exported)
         if not parity.largest_gap <= tolerance:  # nor if it is a NaN
@@ -79,22 +93,6 @@ def export(
         path = partial / INFO_FILE
         files.write_json(path, files.read_json(path) | {"export": asdict(parity)})
     return parity
-
-
-def _write_onnx(encoder: SentenceEncoder, folder: Path, quantized: bool) -> SentenceEncoder:
-    if POOLERS[encoder.pooler].layers != (-1,):
-        raise ConfigError(f"onnx has the last layer; pooler {encoder.pooler!r} reads others")
-    encoder.save(folder, {"encoder": encoder.name})
-    names = folder / "special_tokens_map.json"  # fastembed asks for it, transformers 5 no longer
-    if not names.is_file():
-        files.write_json(names, encoder.tokenizer.special_names)
-    path = folder / "onnx" / "model.onnx"
-    path.parent.mkdir()
-    export_onnx(encoder.backbone, path)
-    path = quantize(path) if quantized else path
-    others = {it.name: getattr(encoder, it.name) for it in fields(EncoderParts)}
-    backbone = GraphBackbone(encoder.backbone, path)
-    return SentenceEncoder(EncoderParts(**{**others, "backbone": backbone})).eval()
 
 
 def _measure(format_name: str, encoder: SentenceEncoder, exported: Encoder) -> Parity:

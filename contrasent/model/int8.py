@@ -258,6 +258,17 @@ def measure(backbone: PackedBert) -> list[dict[str, Tensor]]:
     `state` goes into query, key and value, `mixed` into output, `normed` to up, `inner` to down.
     """
     ranges: list[dict[str, Tensor]] = []
+    # Random token ids between two low ones that are one or two apart: at the tokenizer's own
+    # tokens, which have such ids, some states are far larger than elsewhere.
+    config, generator = backbone.eval().model.config, torch.Generator().manual_seed(0)
+    vocabulary, shape = config.vocab_size, (2 * _LOW_IDS, min(_TOKENS, backbone.max_tokens))
+    ids, low = torch.randint(vocabulary, shape, generator=generator), torch.arange(_LOW_IDS)
+    ids[:, 0] = low.repeat(2) % vocabulary
+    above = torch.tensor([1, 2]).repeat_interleave(_LOW_IDS)
+    ids[:, -1] = (low.repeat(2) + above) % vocabulary
+    padding = config.pad_token_id
+    if padding is not None:  # transformers would number the positions of the others differently
+        ids[ids == padding] = (padding + 1) % vocabulary
 
     def watch(widest: dict[str, Tensor], name: str, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         largest = inputs[0].detach().float().flatten(0, -2).abs().amax(0)
@@ -270,24 +281,6 @@ def measure(backbone: PackedBert) -> list[dict[str, Tensor]]:
             for name, module in {**maps, "inner": layer.down}.items():
                 seen = module.register_forward_pre_hook(partial(watch, ranges[-1], name))
                 hooks.callback(seen.remove)
-        for sentences in torch.split(_sentences(backbone.eval()), _SENTENCES_AT_ONCE):
+        for sentences in torch.split(ids, _SENTENCES_AT_ONCE):
             backbone.model(input_ids=sentences)
     return ranges
-
-
-def _sentences(backbone: PackedBert) -> Tensor:
-    """``(256, L)`` token ids: random ones between two low ones that are one or two apart.
-
-    At the tokenizer's own tokens, which have such ids, some states are far larger than elsewhere.
-    """
-    vocabulary = backbone.model.config.vocab_size
-    length = min(_TOKENS, backbone.max_tokens)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(vocabulary, (2 * _LOW_IDS, length), generator=generator)
-    low = torch.arange(_LOW_IDS).repeat(2)
-    ids[:, 0] = low % vocabulary
-    ids[:, -1] = (low + torch.tensor([1, 2]).repeat_interleave(_LOW_IDS)) % vocabulary
-    padding = backbone.model.config.pad_token_id
-    if padding is not None:  # transformers would number the positions of the others differently
-        ids[ids == padding] = (padding + 1) % vocabulary
-    return ids

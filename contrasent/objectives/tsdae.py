@@ -96,11 +96,17 @@ class Tsdae(Objective):
         (backbone,), whole = self._backbone, cast(DamagedBatch, batch).whole
 
         def sums(sentences: Batch, embeddings: Tensor) -> Tensor:
-            given, wanted = shifted(sentences)
+            # All tokens but the last of each of S sentences, and (T - S,) the next ones.
+            ids, count, device = sentences.token_ids, sentences.sentences, embeddings.device
+            lengths, tokens = sentences.lengths - 1, len(ids) - count
+            places = torch.arange(tokens, device=device)
+            places += torch.repeat_interleave(lengths, output_size=tokens)
+            offsets = sentences.offsets - torch.arange(count + 1, device=device)
+            given = Batch(ids[places], offsets, longest=max(sentences.longest - 1, 1))
             with record_function("decoder"):
                 additions = [attend(embeddings) for attend in self.cross_attention]
                 logits = self.head(backbone.last_states(given, additions=additions))
-            return F.cross_entropy(logits.float(), wanted, reduction="sum").unsqueeze(0)
+            return F.cross_entropy(logits.float(), ids[places + 1], reduction="sum").unsqueeze(0)
 
         (summed,) = sums_by_parts(sums, whole, rows=[encoded.pooled[0]])
         return Terms({"reconstruction": summed / max(len(whole.token_ids) - whole.sentences, 1)})
@@ -119,13 +125,3 @@ def kept_words(batch: Batch, begins: Tensor, special: Tensor, rate: float) -> Te
     sentence = torch.repeat_interleave(batch.lengths, output_size=tokens)
     largest = draws.new_full((batch.sentences,), -1.0).scatter_reduce(0, sentence, draws, "amax")
     return ~special & ((draws >= rate) | (draws == largest[sentence]))
-
-
-def shifted(batch: Batch) -> tuple[Batch, Tensor]:
-    """All tokens but the last of each of S sentences, and ``(T - S,)`` the next ones."""
-    device, tokens = batch.token_ids.device, len(batch.token_ids) - batch.sentences
-    sentence = torch.repeat_interleave(batch.lengths - 1, output_size=tokens)
-    places = torch.arange(tokens, device=device) + sentence
-    offsets = batch.offsets - torch.arange(batch.sentences + 1, device=device)
-    given = Batch(batch.token_ids[places], offsets, longest=max(batch.longest - 1, 1))
-    return given, batch.token_ids[places + 1]

@@ -19,7 +19,7 @@ import contrasent
 from contrasent.data.documents import split_sentences
 from contrasent.data.examples import open_examples
 from contrasent.evaluation.proxy import Ask, TextSample
-from contrasent.evaluation.synthesis import EXTRACTORS, kept_pairs, passages_of
+from contrasent.evaluation.synthesis import EXTRACTORS, _query, kept_pairs, passages_of
 from contrasent.model import endpoint
 from contrasent.search.words import words
 
@@ -113,13 +113,6 @@ def test_a_question_that_ends_a_document_is_not_answered_by_the_next_document(tm
     path.write_text("\n".join(lines))
     sample, _ = passages_of(open_examples(str(path), documents=True), 8)
     assert len(sample.documents) == 60 and [*EXTRACTORS["question"](sample)] == []
-
-
-def test_a_text_without_queries_is_told(tmp_path):
-    (tmp_path / "text.txt").write_text("one word here\nand there\n")
-    out = tmp_path / "pairs.jsonl"
-    told = refused("data", "synthesize", tmp_path / "text.txt", "--output", out)
-    assert "no pair is left of 2 passages" in told and not out.exists()
 
 
 def test_the_filters_are_those_of_loops():
@@ -274,6 +267,28 @@ def test_a_busy_server_is_asked_again_when_it_says_and_a_dead_one_is_told(
         dead = server.url
     message = refused(*command, "--endpoint", dead, "--overwrite", "--kinds", "title")
     assert f"{dead}/chat/completions does not answer" in message and "0 answers of 6" in message
+
+
+ODD = [
+    ("he asks\n</think>\n\nWho is it?", "Who is it?"),
+    ("<think>a\nb</think>Who is it?\nNobody", "Who is it?"),
+    ('```json\n{"question": "Who is it?"}\n```', "Who is it?"),
+    ("Here is a **question**:\n\n1. Who is it?", "Who is it?"),
+    ("Keywords: who, it", "who, it"),
+    ("1984: a title", "1984: a title"),
+    ("<think>well, he", ""),
+]
+
+
+def test_a_query_is_found_in_what_a_model_says_or_asked_for_again(asked, language_model):
+    assert [_query(answer) for answer, _ in ODD] == [query for _, query in ODD]
+    command, _ = asked
+    with serving(lambda _: ODD[-1][0]) as server:
+        message = refused(*command, "--endpoint", server.url, "--concurrency", 1)
+        assert "answers no query, but '<think>well, he" in message and len(server.asked) < 12
+    with serving(language_model) as server:
+        worked(*command, "--endpoint", server.url, "--resume")
+        assert len(server.asked) == 24
 
 
 def test_a_killed_command_goes_on(asked, language_model):
