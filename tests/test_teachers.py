@@ -157,9 +157,10 @@ def test_evenly_spaced_layers_are_an_ordinary_smaller_encoder(count, student, tm
         (np.zeros((47, 4), np.float32), "47 rows, but .* 48 sentences"),
         (np.zeros(48, np.float32), r"shape \[48\]"),
         (np.zeros((48, 4), np.int64), "int64 numbers"),
+        (np.zeros((48, 4), ">f4"), ">f4 numbers|float32 numbers"),
         (np.full((48, 4), np.nan, np.float32), "not finite in row 0"),
+        (np.ones((48, 4), np.float32), "has the same embedding for all sentences"),
     ],
-    ids=["count", "shape", "kind", "nan"],
 )
 def test_stored_rows_that_do_not_fit_are_refused(rows, message, text, tmp_path):
     np.save(tmp_path / "rows.npy", rows)

@@ -48,6 +48,7 @@ from contrasent.report import (
     suite_tables,
     write_report,
 )
+from contrasent.search import load_reranker
 from contrasent.settings import EncoderSettings, EvaluationSettings, checked, takes
 from contrasent.training import BeforeAndAfter, dev_task, metric_name, score_result, start_encoder
 
@@ -472,6 +473,8 @@ def adapt(
     for key in FIXED.keys() & overrides.keys():
         raise ConfigError(f"the search itself sets {key}; give {FIXED[key]} instead")
     load_recipe("unsup-simcse", overrides)  # refuses what is no setting
+    if chosen.reranker:
+        load_reranker(chosen.reranker, chosen.device)
     free = ("output", "device", "resume", "overwrite", "test")
     request = {name: value for name, value in vars(chosen).items() if name not in free}
     run_options = {"device": chosen.device, "show_progress": show_progress}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -248,14 +249,10 @@ def sums_by_parts(
         chosen = (*(row[part] for row in rows), *(token[places] for token in tokens))
         return function(batch.select(part), *chosen)
 
-    context = copy_context()
-
-    def in_step(part: Tensor) -> Tensor:  # the gradient is taken after the step's split has ended
-        return context.run(compute, part)
-
+    run: Any = copy_context().run  # the gradient is taken after the step's split has ended
     with own_draws(device):
         sums = [
-            checkpoint(in_step, part.to(device), use_reentrant=False)
+            checkpoint(partial(run, compute), part.to(device), use_reentrant=False)
             if len(parts) > 1
             else compute(part.to(device))
             for part in parts

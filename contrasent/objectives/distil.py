@@ -120,18 +120,27 @@ def read_rows(name: str, examples: Examples | None = None) -> np.ndarray:
     problem = ""
     with readable(Path(name), "name a .npy file as the teacher"):
         rows: np.ndarray = np.load(Path(name).expanduser(), mmap_mode="r", allow_pickle=False)
-    if rows.ndim != 2 or rows.dtype.kind != "f":
+    if rows.ndim != 2 or not rows.size or rows.dtype not in (np.float16, np.float32, np.float64):
         problem = f"holds {rows.dtype} numbers of shape {[*rows.shape]}"
     elif examples is not None and len(rows) != (count := sum(map(len, examples))):
         problem = f"has {len(rows):,} rows, but {examples.source} {count:,} sentences to train on"
-    for start in range(0, 0 if problem or examples is None else len(rows), _BLOCK):
+    remedy = (
+        "give a row of floating point numbers for each sentence, in their order. The task held-out "
+        "takes some away: choose another --evaluation.task, or none"
+    )
+    require_rows(rows[:1] if examples is None else rows, name, problem, remedy)
+    return rows
+
+
+def require_rows(rows: np.ndarray, of: str, problem: str = "", remedy: str = "") -> np.ndarray:
+    """The ``(N, E)`` rows of a teacher; DataError if they are not all finite, or all the same."""
+    for start in range(0, 0 if problem else len(rows), _BLOCK):
         if not (finite := np.isfinite(rows[start : start + _BLOCK]).all(axis=1)).all():
             problem = f"has numbers that are not finite in row {start + int(finite.argmin())}"
+    if not problem and len(rows) > 1 and (rows[:_SAMPLE] == rows[0]).all():
+        problem = "has the same embedding for all sentences"
     if problem:
-        raise DataError(
-            f"{name} {problem}; give a row of floating point numbers for each sentence, in their "
-            "order. The task held-out takes some away: choose another --evaluation.task, or none"
-        )
+        raise DataError(f"{of} {problem}; {remedy or 'take another teacher'}")
     return rows
 
 
@@ -183,7 +192,8 @@ def embedded(
                     advance(len(block))
 
     key = [*key, *factors, normalize, *map(_identity, teachers)]
-    return _cached_rows("teacher", key, write)
+    names = " and ".join(it.name for it in teachers)
+    return require_rows(_cached_rows("teacher", key, write), names)
 
 
 def _identity(teacher: LoadedEncoder) -> list[Any]:

@@ -91,16 +91,8 @@ class Prompt(Contrast):
         return Terms({"contrast": self.contrast(anchor, candidates, batch, further)})
 
     def _bias(self, batch: Batch) -> Tensor:
-        counts = batch.longest - self._longest + 1
-        alone: Encoded = self._encoder[0](self._without_texts(counts).to(batch.token_ids.device))
-        rows = alone.pooled.view(self.views, counts, -1)
-        sizes = torch.tensor([len(template) for template in self.templates], device=rows.device)
-        texts = batch.lengths.view(self.views, -1) - sizes.unsqueeze(1)
-        return rows.gather(1, texts.unsqueeze(-1).expand(-1, -1, rows.shape[-1]))
-
-    def _without_texts(self, counts: int) -> Batch:
-        """Each template around 0, 1, 2, ... padding tokens, or around as large a gap."""
-        padded = self.config.bias == "padding"
+        """Of each template around 0, 1, 2, ... padding tokens, or around as large a gap."""
+        counts, padded = batch.longest - self._longest + 1, self.config.bias == "padding"
         sentences, positions = [], []
         for template in self.templates:
             before, after = template.before, template.after
@@ -109,8 +101,13 @@ class Prompt(Contrast):
                 gap = [self._padding or 0] * count if padded else []
                 sentences.append([*before, *gap, *after])
                 positions += [*range(len(before)), *range(end, end + len(after))]
-        batch = pack(sentences)
-        return batch if padded else replace(batch, positions=torch.tensor(positions))
+        without = pack(sentences)
+        without = without if padded else replace(without, positions=torch.tensor(positions))
+        alone: Encoded = self._encoder[0](without.to(batch.token_ids.device))
+        rows = alone.pooled.view(self.views, counts, -1)
+        sizes = torch.tensor([len(template) for template in self.templates], device=rows.device)
+        texts = batch.lengths.view(self.views, -1) - sizes.unsqueeze(1)
+        return rows.gather(1, texts.unsqueeze(-1).expand(-1, -1, rows.shape[-1]))
 
 
 def with_templates(batch: Batch, present: Template, wanted: Sequence[Template]) -> Batch:

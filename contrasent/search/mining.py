@@ -29,7 +29,7 @@ from contrasent import model
 from contrasent.data.build import Example, require_output, sentence_header, write_rows
 from contrasent.data.examples import Examples, Rows, keep_rows, open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError, require_extra
-from contrasent.files import read_json
+from contrasent.files import read_json, readable
 from contrasent.model.protocol import Encoder, role_options, similarities, similarity_of
 from contrasent.options import MiningOptions
 from contrasent.progress import progress_bar
@@ -155,6 +155,8 @@ class _Space:
         whole = np.flatnonzero(np.isfinite(least) & (chosen.shape[1] == count)).tolist()
         if not whole:
             raise DataError(f"none of the {len(self.pairs)} pairs has {count} {problem}")
+        if np.isnan(scores[whole]).any():
+            raise DataError("scores of the encoder or its teacher are NaN; take another")
         return Mined(
             examples=[(*self.pairs[n], *(self.texts[row] for row in chosen[n])) for n in whole],
             pairs=len(self.pairs),
@@ -240,7 +242,8 @@ def load_reranker(name: str, device: str | None = None) -> CrossEncoder:
     folder, how = model.resolve(name), {"model_kwargs": {"use_safetensors": True}, "device": device}
     kind, *_ = read_json(folder / "config.json").get("architectures") or ["no architecture"]
     if kind.endswith("ForSequenceClassification"):  # else it would get a layer that is not trained
-        reranker: CrossEncoder = CrossEncoder(str(folder), local_files_only=True, **how)
+        with readable(folder, "give a cross-encoder with its tokenizer and model.safetensors"):
+            reranker: CrossEncoder = CrossEncoder(str(folder), local_files_only=True, **how)
         if reranker.num_labels == 1:
             return reranker
     raise CheckpointError(
