@@ -115,7 +115,7 @@ def _read_source(value: object) -> SourceSettings:
         value = match.groupdict() if match else {"file": str(value)}
     if isinstance(value, SourceSettings):
         return value
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or value.get("file") == "":
         raise ConfigError(f"{shown(value)} is no source; give FILE, FILE:WEIGHT or a mapping")
     if isinstance(name := value.get("objective"), str):
         value = {**value, "objective": {"name": name}}
@@ -157,7 +157,7 @@ class DataSettings:
         if not isinstance(file, str | list | tuple):
             raise ConfigError("give a file, or a list of files")
         if len(file) == 1 and isinstance(file[0], str) and file[0][:1] != "{":
-            return file[0]
+            return _read_source(file[0]).file
         return file if isinstance(file, str) else [_read_source(it) for it in file]
 
     @property

@@ -362,7 +362,8 @@ class Mixture(Loader):
         self.counts = dict(zip(loaders, counts, strict=True))
         for name, count in self.counts.items():
             if count < 1:
-                raise ConfigError(f"{name}: the weights leave it none of {sum(sizes)} batches")
+                problem = f"the weights leave it none of {sum(sizes)} batches"
+                raise ConfigError(f"{name}: {problem}; raise its own, or weigh all")
         times = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
         sources = np.repeat(np.arange(len(counts)), counts)
         self._turns = sources[np.argsort(times, kind="stable")]

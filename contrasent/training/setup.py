@@ -31,7 +31,7 @@ from contrasent.model.protocol import ROLES, EncoderParts
 from contrasent.model.weights import add_lora
 from contrasent.objectives import Objective, build
 from contrasent.progress import progress_bar
-from contrasent.recipe import Recipe, SourceSettings
+from contrasent.recipe import Recipe
 from contrasent.settings import EncoderSettings
 from contrasent.training.compatibility import Combination, refuse
 from contrasent.training.loop import Training, optimizer_of, trainable_parameters
@@ -111,7 +111,8 @@ def prepare(
     longest, texts = mlm_view.generator.max_tokens if mlm_view else None, dict[str, Examples]()
     for name, source in sources.items():
         objective = objectives[name]
-        text = _trained_text(whole[name], source, held.get(name), objective, encoder)
+        text = open_examples(str(held[name].rest)) if name in held else copy.copy(whole[name])
+        text.prompts = _prompts(source.prompt, text.views, objective, encoder.conventions)
         with _naming(name, sources):
             given = recipes[name], whole[name].views, objective, encoder, longest
             refuse(Combination(*given, split.processes, text.prompts, several))
@@ -186,20 +187,12 @@ def _naming(name: str, sources: Sized) -> Iterator[None]:
         raise
 
 
-def _trained_text(
-    text: Examples,
-    source: SourceSettings,
-    held: HeldOutTask | None,
-    objective: Objective,
-    encoder: SentenceEncoder,
-) -> Examples:
-    text = copy.copy(text) if held is None else open_examples(str(held.rest))
-    prompts = [source.prompt] * text.views
-    if objective.has_roles and not source.prompt:
-        query, document = map(encoder.conventions.prompt_of, ROLES)
-        prompts = [query, *[document] * (text.views - 1)]
-    text.prompts = prompts if any(prompts) else ()
-    return text
+def _prompts(own: str, views: int, objective: Objective, conventions: Any) -> Sequence[str]:
+    query = document = own
+    if objective.has_roles and not own:
+        query, document = map(conventions.prompt_of, ROLES)
+    prompts = [query, *[document] * (views - 1)]
+    return prompts if any(prompts) else ()
 
 
 def _views(

@@ -159,11 +159,6 @@ def test_what_is_wrong_is_told_with_its_line(folder, file, text, message):
         task_of(folder)
 
 
-def test_two_files_in_place_of_three_are_refused(folder):
-    with pytest.raises(ConfigError, match="name three, retrieve:QUERIES"):
-        task_of(f"retrieve:{folder}/queries.jsonl+{folder}/corpus.jsonl")
-
-
 NAMES = ("id", "text", "label")
 ROWS = [("a b c", "sport"), ("d  e", "news"), (" f", "sport"), ("g h", "sport")]
 

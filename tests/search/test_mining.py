@@ -1,7 +1,6 @@
 """Hard negatives and candidates: those of a search in loops, never a positive; what is refused."""
 
 import csv
-import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -236,17 +235,3 @@ def test_tabs_and_line_breaks_in_sentences_do_not_break_rows(name, tmp_path):
         tuple(" ".join(it.split()) for it in row) for row in written
     ]
     assert (written == mined.examples) != ("tsv" in name.lower())
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("encoder one.txt", "one sentence in a row.* needs an anchor and its positive"),
-        ("encoder pairs.csv --negatives 9", "has 9 sentences .* take a larger corpus"),
-        ("encoder pairs.csv --margin 1", "--margin cannot be .*less than 1"),
-        ("encoder pairs.csv --margin 0.999", "none of the 7 pairs has 1 .* lower the margin"),
-    ],
-)
-def test_what_cannot_be_mined_is_explained(words, message, desk):
-    assert re.search(message, refused("data", "mine", *words.split(), "--output", "out.csv"))
-    assert not (desk / "out.csv").exists()

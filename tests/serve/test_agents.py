@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.command_line import refused, started
+from helpers.command_line import started
 from helpers.serving import call
 from helpers.tiny_models import SENTENCES
 
@@ -122,7 +122,3 @@ def refuses_other_keys(url):
 def test_nothing_is_added_unless_it_is_allowed(folders):
     tools = asyncio.run(_tools(McpOptions(index=[Path(folders[0])])).list_tools())
     assert [tool.name for tool in tools] == ["search", "similar"]
-
-
-def test_an_index_that_is_missing_is_told_before_anything_is_loaded(folders, tmp_path):
-    assert "there is no index at" in refused("mcp", folders[0], tmp_path / "nothing")
