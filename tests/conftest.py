@@ -54,6 +54,16 @@ def surroundings(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="module")
+def uploaded(tmp_path_factory):
+    """A folder as SimCSE's authors upload it."""
+    from helpers.layouts import published
+
+    path = tmp_path_factory.mktemp("models") / "sup-simcse-tiny"
+    published(path)
+    return path
+
+
 @pytest.fixture
 def rng():
     """Random normal tensors of a shape, the same in every run."""

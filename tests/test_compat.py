@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from helpers.layouts import published
 from helpers.tiny_sentences import sentence
 from sklearn.metrics.pairwise import cosine_similarity
 from transformers import AutoModel, AutoTokenizer
@@ -17,16 +16,9 @@ QUERIES = [SENTENCES[4], sentence(77, 5)]
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not say how it makes:UserWarning")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "sup-simcse-tiny"
-    published(path)
-    return path
-
-
 @pytest.fixture
-def tool(folder):
-    return SimCSE(folder, device="cpu")
+def tool(uploaded):
+    return SimCSE(uploaded, device="cpu")
 
 
 def by_hand(folder, sentences, pooler):
@@ -40,8 +32,11 @@ def by_hand(folder, sentences, pooler):
 
 
 @pytest.mark.parametrize("pooler", ["cls", "cls_before_pooler"])
-def test_encode(folder, pooler):
-    tool, expected = SimCSE(folder, device="cpu", pooler=pooler), by_hand(folder, SENTENCES, pooler)
+def test_encode(uploaded, pooler):
+    tool, expected = (
+        SimCSE(uploaded, device="cpu", pooler=pooler),
+        by_hand(uploaded, SENTENCES, pooler),
+    )
     rows = tool.encode(SENTENCES, normalize_to_unit=False)
     assert isinstance(rows, torch.Tensor) and rows.dtype == torch.float32
     torch.testing.assert_close(rows, expected, atol=1e-5, rtol=1e-4)
@@ -51,16 +46,18 @@ def test_encode(folder, pooler):
     assert tool.encode(SENTENCES[0], keepdim=True).shape == (1, 16)
 
 
-def test_the_pooler_is_that_of_the_name_only_where_the_folder_says_nothing(folder, tmp_path):
-    assert SimCSE(folder, device="cpu").encoder.head_name == "mlp"
-    (tmp_path / "my-unsup-simcse").symlink_to(folder)
+def test_the_pooler_is_that_of_the_name_only_where_the_folder_says_nothing(uploaded, tmp_path):
+    assert SimCSE(uploaded, device="cpu").encoder.head_name == "mlp"
+    (tmp_path / "my-unsup-simcse").symlink_to(uploaded)
     assert SimCSE(tmp_path / "my-unsup-simcse", device="cpu").encoder.head_name == "none"
-    SimCSE(folder, device="cpu").encoder.save(tmp_path / "unsup-by-name-only")
+    SimCSE(uploaded, device="cpu").encoder.save(tmp_path / "unsup-by-name-only")
     assert SimCSE(tmp_path / "unsup-by-name-only", device="cpu").encoder.head_name == "mlp"
 
 
-def test_similarity(tool, folder):
-    expected = cosine_similarity(by_hand(folder, QUERIES, "cls"), by_hand(folder, SENTENCES, "cls"))
+def test_similarity(tool, uploaded):
+    expected = cosine_similarity(
+        by_hand(uploaded, QUERIES, "cls"), by_hand(uploaded, SENTENCES, "cls")
+    )
     found = tool.similarity(QUERIES, SENTENCES)
     assert found.shape == (2, 30)
     np.testing.assert_allclose(found, expected, atol=1e-5)

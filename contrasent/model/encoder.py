@@ -28,12 +28,10 @@ from contrasent.progress import sentence_progress
 
 _BATCH_TOKENS = {False: 4096, True: 65_536}
 """Padded tokens computed at once on a CPU, and on a device beside it."""
-_PADDED_TOKENS = 1024
-"""On a CPU, where a batch is computed with its padding, of which a small one has less."""
+_PADDED_TOKENS = 1024  # on a CPU, where padding is computed too, of which a small batch has less
 _CHUNK_ON_A_DEVICE = 16_384  # sentences that are tokenized while it computes those before
 _BATCHES_ON_A_DEVICE = 16
 """After how many batches their rows are copied: a device stands still while it is asked."""
-_BATCHES_BETWEEN_TRIMS = 25
 
 
 class SentenceEncoder(nn.Module, Encoder):
@@ -321,8 +319,7 @@ def embed(
                 rows[np.concatenate(waiting)] = torch.cat(pooled).cpu().numpy()
                 waiting.clear()
                 pooled.clear()
-            if number % _BATCHES_BETWEEN_TRIMS == 0:
-                base.give_back_freed_memory()
+            base.give_back_freed_memory()
             advance(len(numbers))
     return rows
 

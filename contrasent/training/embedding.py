@@ -31,7 +31,6 @@ Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]
 # What the rounding of bf16 may change from the first pass to the second, as a share of the norm
 # of the embeddings; another draw of a dropout of 0.01 changes a tenth.
 _ROUNDING = 0.05
-_CHUNKS_BETWEEN_TRIMS = 16
 _GRAPHS, _WORTH = 8, 8  # of an encoder at most; batches of a shape by which its graph has paid
 
 
@@ -164,7 +163,7 @@ class GradientCache:
             before = random_state(device)
             wanted = [torch.zeros_like(it) if it.grad is None else it.grad for it in kept]
             firsts = [0] * len(kept)
-            for n, (chunk, draw, output) in enumerate(zip(chunks, draws, outputs, strict=True), 1):
+            for chunk, draw, output in zip(chunks, draws, outputs, strict=True):
                 set_random_state(draw, device)
                 with matrix_precision(self.precision, device):
                     again = self._encode(chunk)
@@ -181,8 +180,7 @@ class GradientCache:
                 slices = zip(wanted, firsts, ends, strict=True)
                 torch.autograd.backward(again, [it[first:end] for it, first, end in slices])
                 firsts = ends
-                if n % _CHUNKS_BETWEEN_TRIMS == 0:
-                    give_back_freed_memory()
+                give_back_freed_memory()
             set_random_state(before, device)
             self._compared = True
 

@@ -318,7 +318,7 @@ class Session:
                     self._call_each(due, "after_update")
                     self._share_progress()
                 if updates % _STEPS_BETWEEN_TRIMS == 0:
-                    give_back_freed_memory()
+                    give_back_freed_memory(above=0)
                 if self._stop.is_set() and done[-1].number + 1 == updates:
                     self.save_state()
                     raise KeyboardInterrupt(f"saved after step {updates} of {steps}")

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers.command_line import refused, worked
+from helpers.command_line import worked
 from helpers.dummy_encoder import DummyEncoder
 from pyarrow import parquet
 
@@ -105,14 +105,6 @@ def test_the_command_line_starts_workers(source, tiny_bert, tmp_path, monkeypatc
     worked(*words, "--workers", 2)
     rows, alone = (np.load(tmp_path / f"{it}.npy") for it in ("rows", "alone"))
     np.testing.assert_allclose(rows, alone, atol=1e-6)
-    shared = "workers share a file"
-    assert shared in refused(*words, "--workers", 2, "--shard", "1/2")
-    for share in ("3", "0/2", "x/2"):
-        assert f"--shard cannot be '{share}'" in refused(*words, "--shard", share)
-    assert "--shard 17/16: workers are 1/16 to 16/16" in refused(*words, "--shard", "17/16")
-    for others in (("--workers", 2), ("--shard", "1/2")):
-        assert shared in refused(*words, *others, "--overwrite")
-        assert shared in refused("encode", tiny_bert, "-", "o.npy", *others)
 
 
 def test_a_worker_gets_the_words_of_the_command_and_starts_no_others():

@@ -13,6 +13,7 @@ from helpers.tiny_models import SENTENCES, with_template
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError, DataError
 from contrasent.model import encoder as encoding
+from contrasent.model.backbones import base
 from contrasent.model.backbones.base import (
     FULL_FP32,
     matrix_precision,
@@ -317,6 +318,19 @@ def test_a_change_between_two_calls_is_noticed(change, precision, tiny_encoder, 
     expected = fresh.encode(SENTENCES, precision=precision)
     assert np.abs(before - expected).max() > 1e-3
     assert np.array_equal(after, expected)
+
+
+@pytest.mark.skipif(base._glibc() is None, reason="the C library of others keeps nothing")
+def test_freed_memory_goes_back_once_the_process_has_grown():
+    base.keep_freed_memory()
+    base.give_back_freed_memory(above=0)
+    start, kept = base._resident(), []
+    for size in (100, 300):  # MB, freed at once
+        torch.ones(size << 18)
+        base.give_back_freed_memory()
+        kept.append((base._resident() - start) >> 20)
+    assert kept[0] > 90
+    assert kept[1] < 50
 
 
 def test_threads_may_encode_at_once(tiny_encoder):

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from helpers.layouts import published
 from helpers.tiny_sentences import sentence
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
@@ -22,16 +21,9 @@ from contrasent.search.index import Index
 SENTENCES = [sentence(n, 2 + n % 9) for n in range(40)]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "plain"
-    published(path)
-    return path
-
-
 @pytest.fixture
-def encoder(folder):
-    return SentenceEncoder.load(folder, pooler="cls", head="mlp", device="cpu")
+def encoder(uploaded):
+    return SentenceEncoder.load(uploaded, pooler="cls", head="mlp", device="cpu")
 
 
 def test_simcse_layout(encoder, tmp_path):

@@ -217,8 +217,6 @@ def test_what_has_no_meaning_for_a_router_is_refused(pair, folder, tiny_bert, tm
     assert said in refused("export", folder, tmp_path / "onnx", "--format", "onnx-int8")
     with pytest.raises(CheckpointError, match=said):
         contrasent.train(encoder=folder, data=SENTENCES, output=tmp_path / "run")
-    for words in ((), ("--format", "onnx", "--query", pair[0])):
-        assert "give --format" in refused("export", pair[1], tmp_path / "none", *words)
     assert "has no pooler cls, only router" in refused(
         "similarity", folder, "a", "b", "--pooler", "cls"
     )

@@ -151,13 +151,8 @@ def test_what_cannot_be_grouped_is_refused(tmp_path, monkeypatch, tiny_bert):
     (tmp_path / "text.txt").write_text("one\ntwo\n")
     asked = ("text.txt", "--encoder", tiny_bert)
     for words, held in [
-        (("duplicates", "text.txt"), "--encoder"),
-        (("duplicates", *asked, "--threshold", "2"), "--threshold cannot be"),
-        (("duplicates", *asked, "--output", "text.txt", "--overwrite"), "is one of the sources"),
         (("cluster", *asked), "2 texts are too few for 2 clusters"),
-        (("cluster", *asked, "--clusters", "1"), "--clusters cannot be"),
         (("cluster", *asked, "--clusters", "2", "--method", "hdbscan"), "nothing for hdbscan"),
-        (("cluster", *asked, "--groups", "a.txt"), "unknown kind of file"),
     ]:
         assert held in refused(*words)
     assert sorted(it.name for it in tmp_path.iterdir()) == ["text.txt"]

@@ -212,16 +212,11 @@ def test_lists_are_mined_and_trained_on_with_the_prompts_of_roles(name, monkeypa
 def test_teachers_that_are_none_are_refused(desk, reranker):
     three = reranker(3)
     for words, message in (
-        (["--reranker", "encoder"], "encoder (BertModel) is no reranker, which gives a pair one"),
         (["--reranker", three], "is no reranker, which gives a pair one score; name a cross"),
-        (["--reranker", "nowhere"], "'nowhere' is not a local folder and was not found"),
-        (["--reranker", "a", "--teacher", "b"], "a and b would score candidates; give one of"),
         (["--candidates", "9"], "none of the 7 pairs has 8 candidates beside its positive in 7"),
     ):
         given = ["data", "mine", "encoder", "pairs.csv", "--candidates", "3", "--output", "out.csv"]
         assert message in " ".join(refused(*given, *words).split())
-    alone = ["data", "mine", "encoder", "pairs.csv", "--teacher", "encoder", "--output", "out.csv"]
-    assert "--teacher, and how many --candidates" in " ".join(refused(*alone).split())
     assert not (desk / "out.csv").exists()
 
 

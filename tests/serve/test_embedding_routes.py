@@ -354,6 +354,3 @@ def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"port {port}" in refused("serve", tmp_path, "--port", port)
-    bad = {"--workers": 0, "--max-wait": "nan", "--drain": "inf", "--api-key": " "}
-    for option, value in bad.items():
-        assert f"{option} cannot be" in refused("serve", tmp_path, "--port", 0, option, value)

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers.command_line import refused, worked
+from helpers.command_line import worked
 from helpers.interrupted import kill_after
 from helpers.run_files import RunFiles, logged_losses, weights
 from helpers.tiny_sentences import sentence, write
@@ -210,8 +210,6 @@ def test_several_files_from_the_command_line_and_from_python(desk, tiny_bert):
     assert "trained with simcse, esimcse" in (run / "last" / "README.md").read_text()
     kept = json.loads((run / "data.json").read_text())["sources"]
     assert {name: it["batches"] for name, it in kept.items()} == {"text.txt": 6, "more.txt": 2}
-    said = refused("train", "unsup-simcse", "--data", "a", "--data", "b", "--data.file", "c", *how)
-    assert "are the same setting" in said
     data = {"rows": [sentence(n) for n in range(30)]}
     result = contrasent.train(
         data={**data, "file": {"file": "more.txt", "weight": 0.25}},

@@ -1,11 +1,13 @@
 """The interface of every backbone, and what it computes in: device, number format, memory."""
 
 import ctypes
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, TypeVar
 
@@ -66,12 +68,10 @@ def training_device(name: str | torch.device | None) -> torch.device:
 
 def torch_precisions(device: torch.device) -> tuple[str, ...]:
     """The precisions of torch's products on ``device``, first what it multiplies natively."""
+    supported = torch.ops.mkldnn._is_mkldnn_bf16_supported
+    has_bf16 = device.type == "cpu" and supported() and cpu_has("avx512_bf16", "amx_bf16")
     if device.type == "cuda":
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    elif device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        has_bf16 = cpu_has("avx512_bf16", "amx_bf16")
-    else:
-        has_bf16 = False
     return ("bf16", "fp32") if has_bf16 else ("fp32", "bf16")
 
 
@@ -179,7 +179,7 @@ def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
         yield
 
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt
+_resident_after = 0  # bytes of this process when freed memory was last given back
 
 
 def keep_freed_memory() -> None:
@@ -189,17 +189,23 @@ def keep_freed_memory() -> None:
     MiniLM, a sixth of its encoding. :func:`give_back_freed_memory` returns it.
     """
     if (library := _glibc()) is not None:
-        library.mallopt(_MMAP_MAX, 0)
-        library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+        library.mallopt(-4, 0)  # M_MMAP_MAX
+        library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
-def give_back_freed_memory() -> None:
-    """Return to the system what the C library holds of freed tensors.
+def give_back_freed_memory(above: int = 256 << 20) -> None:
+    """Return freed tensors to the system once this process has grown ``above`` bytes since then.
 
-    Batches differ in size, so it comes to several times what is in use: 4.3 GB instead of 1.
+    Batches differ in size, so the C library holds several times what is in use: 4.3 GB for 1.
     """
-    if (library := _glibc()) is not None:
+    global _resident_after  # noqa: PLW0603 - a process has one heap
+    if (library := _glibc()) is not None and _resident() > _resident_after + above:
         library.malloc_trim(0)
+        _resident_after = _resident()
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _glibc() -> ctypes.CDLL | None:
