@@ -194,12 +194,12 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory(above: int = 256 << 20) -> None:
-    """Return freed tensors to the system once this process has grown ``above`` bytes since then.
+    """Return freed tensors to the system if this process shrank, or grew ``above`` bytes, since.
 
     Batches differ in size, so the C library holds several times what is in use: 4.3 GB for 1.
     """
     global _resident_after  # noqa: PLW0603 - a process has one heap
-    if (library := _glibc()) is not None and _resident() > _resident_after + above:
+    if (library := _glibc()) and not 0 <= _resident() - _resident_after <= above:
         library.malloc_trim(0)
         _resident_after = _resident()
 
