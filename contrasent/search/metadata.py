@@ -236,8 +236,7 @@ def numbered(
         names = map(str, range(first + start, first + done)) if ids is None else ids[start:done]
         table = pa.table([pa.array([*it], pa.string()) for it in (names, texts)], COLUMNS)
         for name in () if metadata is None else metadata.column_names:
-            cells = metadata[name].slice(start, done - start)
-            table = table.append_column(name, cells)
+            table = table.append_column(name, metadata[name].slice(start, done - start))
         yield IndexRows((rows / length).astype(np.float32), table)
     if not done or {done, *counts.values()} != {done}:
         few = " and ".join(f"{count} {name}" for name, count in counts.items())

@@ -6,7 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, TypeVar
@@ -194,7 +194,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory(above: int = 256 << 20) -> None:
-    """Return freed tensors to the system if this process shrank, or grew ``above`` bytes, since.
+    """Return freed memory if the process has grown ``above`` bytes since it last did so, or shrank.
 
     Batches differ in size, so the C library holds several times what is in use: 4.3 GB for 1.
     """
@@ -205,9 +205,10 @@ def give_back_freed_memory(above: int = 256 << 20) -> None:
 
 
 def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@cache
 def _glibc() -> ctypes.CDLL | None:
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     return library if hasattr(library, "malloc_trim") else None
