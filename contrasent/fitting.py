@@ -168,24 +168,27 @@ def stored_rows(
     return stored
 
 
+Fit = tuple[Transform | StaticEncoder, str, dict[str, Any]]
+"""A map or an encoder, what it is in words, and what is kept of the fit."""
+
+How = tuple[str, bool]
+"""The precision, and whether there is a progress bar."""
+
+
 def fit_flow(
-    encoder: SentenceEncoder,
-    text: FittingText,
-    settings: FlowSettings,
-    precision: str = "fp32",
-    show_progress: bool = False,
-) -> tuple[Flow, dict[str, float]]:
+    encoder: SentenceEncoder, text: FittingText, settings: FlowSettings, how: How = ("fp32", False)
+) -> Fit:
     """Maximise the likelihood of the embeddings of ``text`` under a standard normal distribution.
 
-    Returned with the flow are the negative log-likelihoods in bits for each component, ``before``
-    (nothing learned) and ``after``, of a number of ``sentences``. AdamW is BERT's own.
+    Kept of the fit are the negative log-likelihoods in bits for each component, ``before`` (nothing
+    learned) and ``after``, of a number of ``sentences``. AdamW is BERT's own.
     """
     count = len(text)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         flow = Flow(encoder.width, settings.levels, settings.depth, settings.coupling_width)
         flow.to(encoder.device)
-        stored = stored_rows(encoder, text, precision, show_progress)
+        stored = stored_rows(encoder, text, *how)
 
         def rows(numbers: NDArray[np.int64]) -> Tensor:
             return torch.from_numpy(stored[numbers]).to(encoder.device)
@@ -212,7 +215,7 @@ def fit_flow(
         with torch.no_grad():
             before = bits(measured, "a measurement").item()
         label = "fitting: {task.fields[bits]:.4f} bits per dimension"
-        with progress_bar(label, len(batches), shown=show_progress, bits=float("nan")) as advance:
+        with progress_bar(label, len(batches), shown=how[1], bits=float("nan")) as advance:
             for step, numbers in enumerate(batches):
                 loss = bits(numbers, f"step {step + 1} of {len(batches)}")
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -222,7 +225,8 @@ def fit_flow(
         with torch.no_grad():
             after = bits(measured, "a measurement").item()
     likelihood = {"before": before, "after": after, "sentences": len(measured)}
-    return flow.requires_grad_(False).eval(), likelihood
+    facts = {**asdict(settings), "bits_per_dimension": likelihood}
+    return flow.requires_grad_(False).eval(), f"flow of {settings.levels} levels", facts
 
 
 def _batches(count: int, settings: FlowSettings) -> list[np.ndarray]:
@@ -237,13 +241,6 @@ def _batches(count: int, settings: FlowSettings) -> list[np.ndarray]:
     return batches
 
 
-Fit = tuple[Transform | StaticEncoder, str, dict[str, Any]]
-"""A map or an encoder, what it is in words, and what is kept of the fit."""
-
-How = tuple[str, bool]
-"""The precision, and whether there is a progress bar."""
-
-
 def _whitening(
     encoder: SentenceEncoder, text: FittingText, settings: WhiteningSettings, how: How
 ) -> Fit:
@@ -255,12 +252,6 @@ def _whitening(
     kept, width = transform.width, encoder.width
     facts = {"dimensions": kept, "width": width, "rank": rank, "variance_kept": share}
     return transform, f"whitening to {kept} of {width} dimensions", facts
-
-
-def _flow(encoder: SentenceEncoder, text: FittingText, settings: FlowSettings, how: How) -> Fit:
-    flow, likelihood = fit_flow(encoder, text, settings, *how)
-    facts = {**asdict(settings), "bits_per_dimension": likelihood}
-    return flow, f"flow of {settings.levels} levels", facts
 
 
 def _static(encoder: SentenceEncoder, text: FittingText, settings: StaticSettings, how: How) -> Fit:
@@ -362,7 +353,7 @@ class Fitter:
 
 FITTERS = {
     "whitening": Fitter(WhiteningSettings, _whitening),
-    "flow": Fitter(FlowSettings, _flow),
+    "flow": Fitter(FlowSettings, fit_flow),
     "static": Fitter(StaticSettings, _static, is_map=False),
 }
 """By the name of the map, or kind of encoder."""
@@ -435,11 +426,8 @@ def fit_sif(
             f"a is {smoothing} and must be above 0; {components} components must be 0 to "
             f"{encoder.width - 1}; and {encoder.name} must be a file of word vectors, not fitted"
         )
-    counts: Mapping[str, float]
-    if frequencies is None:
-        counts = Counter(word for sentence in text for word in sentence.split())
-    else:
-        counts = read_frequencies(frequencies)
+    found = (word for sentence in text for word in sentence.split())
+    counts: Mapping[str, float] = read_frequencies(frequencies) if frequencies else Counter(found)
     weights = word_weights(encoder.store, counts, smoothing)
     weighted = WordEncoder(encoder.store, encoder.name, weights)
     moments, unknown, rest = Moments(encoder.width), 0, iter(text)

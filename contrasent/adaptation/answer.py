@@ -476,7 +476,7 @@ def adapt(
     if chosen.reranker:
         load_reranker(chosen.reranker, chosen.device)
     free = ("output", "device", "resume", "overwrite", "test")
-    request = {name: value for name, value in vars(chosen).items() if name not in free}
+    request = {k: v for k, v in vars(chosen).items() if k not in free} | {"settings": overrides}
     run_options = {"device": chosen.device, "show_progress": show_progress}
 
     def prepare(state: State, folder: Path) -> None:
@@ -485,7 +485,6 @@ def adapt(
         state.ground = asdict(ground)
 
     once = {"resume": chosen.resume, "overwrite": chosen.overwrite}
-    request["settings"] = overrides
     with Search.opened(chosen.output, request, prepare, run_options, **once) as search:
         rungs = Rungs(search, chosen, overrides, began)
         return _finish(rungs, rungs.run())

@@ -7,6 +7,7 @@ proposes. Nothing but the dev task is looked at before the best trial is known.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
@@ -21,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import TypeAdapter
 
-from contrasent import training
+from contrasent import files, training
 from contrasent.errors import ConfigError, ContrasentError, require_extra
-from contrasent.files import exclusive, recover_folder, refuse_existing, write_text, writing_folder
 from contrasent.options import TuneOptions
 from contrasent.recipe import Recipe, default_output, dotted, load_recipe, recipe_with, to_yaml
 from contrasent.records import write_records
@@ -72,7 +72,8 @@ class State:
 
     def write(self, folder: Path) -> None:
         """Write it as JSON."""
-        write_text(folder / _STATE, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
+        files.write_text(folder / _STATE, text + "\n")
 
 
 class Search:
@@ -98,14 +99,17 @@ class Search:
         ConfigError if that was asked for something else, or another process is at it.
         """
         now = json.loads(json.dumps(request, default=str))  # as the file gives it back
-        with exclusive(folder):
-            recover_folder(folder)
+        data = now.get("data", now.get("data.file"))
+        for path in filter(os.path.isfile, data if isinstance(data, list) else [str(data)]):
+            now[f"text in {path} of sha256"] = files.sha256_of(path)
+        with files.exclusive(folder):
+            files.recover_folder(folder)
             exists = (folder / _STATE).is_file()
             if not (exists and (resume or overwrite)):
                 remedy = "go on with it (--resume), replace it (--overwrite), or " * exists
-                refuse_existing(folder, f"{remedy}name another --output")
+                files.refuse_existing(folder, f"{remedy}name another --output")
             if not (exists and resume):
-                with writing_folder(folder) as partial:
+                with files.writing_folder(folder) as partial:
                     state = State(now)
                     prepare(state, partial)
                     state.write(partial)
@@ -296,7 +300,7 @@ def tune(
             reasons = dict.fromkeys(it.failure for it in search.state.trials)
             raise ContrasentError("every trial failed:\n" + "\n".join(reasons))
         chosen, run = load_recipe(base, best.settings), RunFolder(search.run_of(best.number))
-        write_text(path, to_yaml(chosen))
+        files.write_text(path, to_yaml(chosen))
         scores = BeforeAndAfter()
         if tasks := training.final_tasks(chosen.evaluation):
             is_start = run.read_result()["best_is_start"]

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
@@ -240,8 +240,19 @@ def _command(name: str, cls: Any) -> Any:
     command.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
     command.__annotations__ = {it.name: it.annotation for it in taken}
     more = dict.fromkeys(("allow_extra_args", "ignore_unknown_options"), takes_settings)
-    info = CommandInfo(name, callback=command, help=inspect.getdoc(cls), context_settings=more)
+    how: dict[str, Any] = {"help": inspect.getdoc(cls), "context_settings": more}
+    info = CommandInfo(name, cls=_Command, callback=command, **how)
     return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
+
+
+class _Command(TyperCommand):
+    """A command that takes an option once, unless it is one of several values."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for option, times in Counter(self.make_parser(ctx).parse_args([*args])[2]).items():
+            if times > 1 and not getattr(option, "multiple", False):
+                ctx.fail(f"{option.opts[0]} is given {times} times; give it once")
+        return super().parse_args(ctx, args)
 
 
 def _spelling(field: Any) -> Spelling:

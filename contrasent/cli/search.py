@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -94,8 +95,9 @@ class EncodeCommand(
 
 
 def worker_commands(words: Sequence[str], count: int) -> list[list[str]]:
-    """The command ``words`` for each of ``count`` workers; of an option the last holds."""
-    command = [sys.executable, "-m", "contrasent", *words, "--workers", "1", "--shard"]
+    """The command ``words`` for each of ``count`` workers, in place of ``--workers``."""
+    others = [it for on, it in pairwise(["", *words]) if "--workers" not in (on, *it.split("="))]
+    command = [sys.executable, "-m", "contrasent", *others, "--shard"]
     return [[*command, f"{number}/{count}"] for number in range(1, count + 1)]
 
 

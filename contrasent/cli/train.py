@@ -9,8 +9,6 @@ from pathlib import Path
 from textwrap import indent, shorten, wrap
 from typing import Annotated, Any
 
-from pydantic import Field
-
 from contrasent import adaptation, options, report, training
 from contrasent.api import check_run, pretrain, train
 from contrasent.cli.app import print_tables, say, tell
@@ -284,10 +282,8 @@ class AdaptCommand(options.AdaptOptions):
     VALUE, but for those that the search sets itself.
     """
 
-    data: Annotated[list[str], Field(max_length=1), Spelling(of=options.AdaptOptions)]  # type: ignore[assignment]
-
     def __call__(self, words: Sequence[str]) -> None:
-        given = vars(self) | {"data": self.data[0], "settings": _overrides(words, self)}
+        given = vars(self) | {"settings": _overrides(words, self)}
         result = adaptation.adapt(**given, show_progress=True)
         say("\n".join(result.sentences))
         say(f"encoder: {result.encoder} ({result.seconds / 60:.1f} minutes)")

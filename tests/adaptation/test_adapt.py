@@ -52,10 +52,8 @@ def adapt(tmp_path, text, tiny_bert):
 
     def run(folder="search", encoder=tiny_bert, **options):
         given = {"minutes": 5, "candidates": ["dropout", "last-layers", "crops"], "settings": FAST}
-        output = tmp_path / folder
-        return adapting.adapt(
-            encoder, **{"data": text, "output": output, "device": "cpu", **given, **options}
-        )
+        given |= {"data": text, "output": tmp_path / folder, "device": "cpu"}
+        return adapting.adapt(encoder, **given | options)
 
     return run
 
@@ -203,7 +201,7 @@ def test_what_was_stopped_has_an_answer_and_goes_on_to_the_same_end(adapt, monke
     assert plain(adapt(resume=True).trials) == plain(whole.trials)
 
 
-def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(adapt, tmp_path):
+def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(adapt, text, tmp_path):
     adapt(candidates=["dropout"])
     for options, message in (
         ({"minutes": 6}, r"minutes 5.0, not 6.0; .*--overwrite"),
@@ -213,6 +211,9 @@ def test_a_search_that_was_asked_for_something_else_is_not_gone_on_with(adapt, t
             adapt(**{"candidates": ["dropout"], "resume": True, **options})
     with pytest.raises(ConfigError, match="--resume"):
         adapt(candidates=["dropout"])
+    write(text, LINES[1:])
+    with pytest.raises(ConfigError, match=r"text\.txt of sha256"):
+        adapt(candidates=["dropout"], resume=True)
     with pytest.raises(ConfigError, match="next-sentence needs"):
         adapt(candidates=["next-sentence"], overwrite=True)
     assert (tmp_path / "search" / "run" / "best").is_dir()

@@ -110,7 +110,7 @@ def test_the_command_line_starts_workers(source, tiny_bert, tmp_path, monkeypatc
 def test_a_worker_gets_the_words_of_the_command_and_starts_no_others():
     words = ["encode", "m", "t", "o", "--workers", "2", "--shard-size=3", "--workers=2"]
     assert [line[3:] for line in worker_commands(words, 2)] == [
-        [*words, "--workers", "1", "--shard", f"{n}/2"] for n in (1, 2)
+        [*words[:4], "--shard-size=3", "--shard", f"{n}/2"] for n in (1, 2)
     ]
 
 

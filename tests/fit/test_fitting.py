@@ -119,7 +119,7 @@ def test_the_likelihood_rises(encoder, text):
 
 
 def weights(encoder, text, **changes):
-    flow, _ = fit_flow(encoder, text, replace(SETTINGS, epochs=1, **changes))
+    flow, *_ = fit_flow(encoder, text, replace(SETTINGS, epochs=1, **changes))
     return torch.cat([parameter.flatten() for parameter in flow.parameters()])
 
 
@@ -140,8 +140,8 @@ def test_before_is_with_scales_set_from_the_first_batch(rng, monkeypatch):
     expected.start(rows[_batches(40, settings)[0]])
     bits = expected.bits_per_dimension(rows).item()
     monkeypatch.setattr("contrasent.fitting.stored_rows", lambda *_: rows.numpy())
-    _, told = fit_flow(SimpleNamespace(width=8, device="cpu"), range(40), settings)
-    assert told["before"] == pytest.approx(bits)
+    *_, facts = fit_flow(SimpleNamespace(width=8, device="cpu"), range(40), settings)
+    assert facts["bits_per_dimension"]["before"] == pytest.approx(bits)
 
 
 def test_a_likelihood_that_is_not_finite_ends_the_fit(encoder, text):
