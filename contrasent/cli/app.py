@@ -121,6 +121,14 @@ def print_json(value: object, indent: int | None = None) -> None:
     typer.echo(text if text == printable(text) else dumps(value, indent=indent))
 
 
+def print_facts(facts: dict[str, Any], lines: Iterable[str], *, json: bool) -> None:
+    """Print what was found out, as JSON or in lines."""
+    if json:
+        print_json(facts, indent=2)
+    else:
+        say("\n".join(lines))
+
+
 def write_lines(json: str | None, lines: str) -> bool:
     """Write JSON lines to a file, or print them; True if they stand in place of the table."""
     from contrasent.files import write_text

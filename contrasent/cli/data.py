@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from contrasent import data, evaluation, model, options, search
-from contrasent.cli.app import print_json, raise_failures, say, tell
+from contrasent.cli.app import print_facts, print_json, raise_failures, say, tell
 from contrasent.errors import DataError
 from contrasent.files import sha256_of
 from contrasent.progress import progress_bar
@@ -51,10 +51,8 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
             tokenizer = data.Tokenizer.load(model.read_modules(model.resolve(self.encoder))[0][1])
         with progress_bar("reading examples") as advance:
             facts = data.describe(examples, tokenizer, max_tokens=self.max_tokens, progress=advance)
-        if self.json:
-            print_json(asdict(facts), indent=2)
-        else:
-            say("\n".join([*facts.lines(), *data.example_lines(facts.names, facts.shown)]))
+        lines = [*facts.lines(), *data.example_lines(facts.names, facts.shown)]
+        print_facts(asdict(facts), lines, json=self.json)
         if facts.unreadable.count:
             first = facts.unreadable.first[0]
             rows = data.plural(facts.unreadable.count, "row")
@@ -201,10 +199,7 @@ class BuildOptions(options.AsJson, NewFile):
         how = {it: general[it] for it in ("sample", "seed", "skip_unreadable")}
         with progress_bar("reading rows") as advance:
             built = data.build.build(kind, self.output, progress=advance, **how)
-        if self.json:
-            print_json(asdict(built), indent=2)
-        else:
-            say("\n".join(built.lines()))
+        print_facts(asdict(built), built.lines(), json=self.json)
 
 
 @settings
@@ -302,7 +297,5 @@ class SynthesizeCommand(options.SynthesisOptions, NewFile, options.AsJson):
     def __call__(self) -> None:
         synthesis = shared(self, options.SynthesisOptions) | {"output": self.output}
         synthesized = evaluation.synthesize(self.text, show_progress=True, **synthesis)
-        if self.json:
-            print_json(asdict(synthesized) | {"pairs": len(synthesized.pairs)}, indent=2)
-        else:
-            say("\n".join(synthesized.lines()))
+        facts = asdict(synthesized) | {"pairs": len(synthesized.pairs)}
+        print_facts(facts, synthesized.lines(), json=self.json)

@@ -245,11 +245,8 @@ def duplicates(sources: Sequence[SourceRows]) -> DataKind:
 
 def paraphrases(sources: Sequence[SourceRows]) -> DataKind:
     """Sentences with their paraphrases (ParaNMT)."""
-
-    def parse(_: int, cells: Sequence[Any], where: str, __: Counts) -> Any:
-        return _pair(cells[0], cells[1], where)
-
-    return DataKind(sources=sources, contents="pairs of sentence and paraphrase", parse=parse)
+    how: Any = {"parse": lambda _, it, at, __: _pair(it[0], it[1], at)}
+    return DataKind(sources=sources, contents="pairs of sentence and paraphrase", **how)
 
 
 def f1(first: str, second: str) -> float | None:

@@ -38,17 +38,13 @@ _MARKDOWN = re.compile(
 )
 _URL = re.compile(r"https?://|\bwww\.\w")
 _ENDS = re.compile(r"[.!?:\u2026\u3002\uff01\uff1f][\W_]*$")
+_LETTERS = "wrongly decoded letters (Ã© for é)"
 _AS_UTF8, _CLEAN = "save the file as UTF-8", "leave them out, as --clean does"
 # Each sign of harm: in words, what to do about it, from which share of examples, how it is seen.
 _SIGNS: dict[str, tuple[str, str, float, Callable[[str], object]]] = {
     "replaced": ("U+FFFD", _AS_UTF8, _FEW, lambda text: "\ufffd" in text),
     "control": ("control characters", "", 0, CONTROL.search),
-    "mojibake": (
-        "wrongly decoded letters (Ã© for é)",
-        _AS_UTF8,
-        _FEW,
-        lambda text: not text.isascii() and _MOJIBAKE.search(text),
-    ),
+    "mojibake": (_LETTERS, _AS_UTF8, _FEW, lambda it: not it.isascii() and _MOJIBAKE.search(it)),
     "tags": ("HTML tags", _CLEAN, 0, lambda text: "<" in text and without_markup(text)[1]),
     "entities": ("HTML entities", _CLEAN, 0, lambda text: "&" in text and without_markup(text)[2]),
     "markdown": ("Markdown", "", 0, _MARKDOWN.search),
@@ -165,9 +161,8 @@ class TextFacts:
                 edges = f"{it.minimum} to {it.maximum:,}, 95% up to {it.p95}"
                 yield aligned(unit, f"{view}: {middle}, {edges}")
         if self.cut is not None:
-            share = f"{self.cut / (of * self.views):.1%}"
-            cut = plural(self.cut, "sentence")
-            yield aligned("cut", f"{cut} ({share}) longer than {self.max_tokens} tokens")
+            cut = f"{plural(self.cut, 'sentence')} ({self.cut / (of * self.views):.1%})"
+            yield aligned("cut", f"{cut} longer than {self.max_tokens} tokens")
         if self.split_words is not None:
             yield aligned("pieces", f"{self.split_words:.0%} of the words are no single token")
         yield aligned("sha256", f"{self.sha256} (content and columns)")

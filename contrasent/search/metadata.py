@@ -2,7 +2,8 @@
 
 Conditions have Python's grammar. Only what is named here is read, and nothing is evaluated:
 ``= != < <= > >=``, ``in ("a", "b")``, ``like "docs/%"``, ``is null``, ``and``, ``or``, ``not`` and
-parentheses. As in SQL, a row without a value satisfies no comparison with it.
+parentheses. As in SQL, a row without a value satisfies no comparison with it. Texts that are
+compared with a number, such as the cells of a CSV, are read as numbers; of others there is none.
 """
 
 import ast
@@ -24,27 +25,25 @@ COLUMNS = ("id", "text")  # strings of a row, first in its table; others are its
 Kind = Literal["bool", "int64", "double", "string"]
 """The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
 _KINDS = get_args(Kind)
-_TOKEN = re.compile(r"""("[^"]*"|'[^']*')|(`[^`]+`|\b[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)""")
+_TOKEN = re.compile(
+    r"""("[^"]*"|'[^']*')|(`[^`]+`|\b(?i:not\s+like)\b|\b[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)"""
+)
 _WORDS = {word: word for word in ("and", "or", "not", "in", "is")}
-_WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@"}
+_WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@", "not like": "%"}
 _FAULTS = SyntaxError, ValueError, LookupError, TypeError, OverflowError, RuntimeError, MemoryError
-_COMPARED = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+_SIGNS = ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE
+_OPERATORS = operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge
+_COMPARED: dict[type[ast.cmpop], Any] = dict(zip(_SIGNS, _OPERATORS, strict=True))
 
 
-def read_filter(text: str) -> tuple[Any, list[str]]:
-    """A condition for pyarrow, and the columns that it names; else ConfigError."""
+def read_filter(text: str) -> tuple[Any, dict[str, bool]]:
+    """A condition for pyarrow, and by the columns that it names if it takes them for numbers."""
     condition = _Condition()
     try:
         read = _TOKEN.sub(condition.replaced, text).replace("#", "?")  # no comment hides a part
         tree = ast.parse(read.strip(), mode="eval")
-        return condition.expression(tree.body), condition.columns
+        expression, numbers = condition.expression(tree.body), condition.numbers
+        return expression, {it: it in numbers for it in condition.columns.values()}
     except _FAULTS as error:
         how = 'year >= 2020 and (source = "faq" or not source in ("a", "b"))'
         raise ConfigError(f"the filter {text!r} cannot be read; write it as: {how}") from error
@@ -57,23 +56,20 @@ class _Condition:
         import pyarrow.compute as pc
 
         self._terms: Any = pc
-        self.columns = list[str]()
-        self._leaves, self._texts = dict[str, Any](), dict[str, str]()
+        self.columns, self._texts, self.numbers = dict[str, str](), dict[str, str](), set[str]()
 
     def replaced(self, token: re.Match[str]) -> str:
         """A token as Python spells it, and in place of a text or column a name."""
         text, name = token[1], token[2]
         if text is None and name is None:
             return "!=" if token[0] == "<>" else "=="
-        if name is not None and name.lower() in _WORDS:
-            return f" {_WORDS[name.lower()]} "
-        if name is not None:
-            self.columns.append(name.strip("`"))
-        leaf = f"leaf{len(self._leaves)}"
-        if text is not None:
+        if name is not None and (word := " ".join(name.lower().split())) in _WORDS:
+            return f" {_WORDS[word]} "
+        leaf = f"leaf{len(self.columns) + len(self._texts)}"
+        if text is None:
+            self.columns[leaf] = name.strip("`")
+        else:
             self._texts[leaf] = text[1:-1]
-        read = self._terms.field if text is None else self._terms.scalar
-        self._leaves[leaf] = read(self.columns[-1] if text is None else text[1:-1])
         return f" {leaf} "
 
     def expression(self, node: ast.expr) -> Any:
@@ -86,13 +82,19 @@ class _Condition:
                 return ~self.expression(part)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return self._terms.scalar(-number)
-            case ast.BinOp(op=ast.MatMult(), left=left, right=ast.Name(id=pattern)):
-                return self._terms.match_like(self.expression(left), self._texts[pattern])
+            case ast.BinOp(op=ast.MatMult() | ast.Mod() as op, left=left, right=ast.Name(id=name)):
+                matched = self._terms.match_like(self.expression(left), self._texts[name])
+                return ~matched if isinstance(op, ast.Mod) else matched
             case ast.Compare(left=left, ops=signs, comparators=others):
+                if {int, float} & {type(getattr(it, "value", None)) for it in ast.walk(node)}:
+                    names = (getattr(it, "id", "") for it in ast.walk(node))
+                    self.numbers |= {self.columns[it] for it in names if it in self.columns}
                 pairs = zip(signs, pairwise([left, *others]), strict=True)
                 return reduce(operator.and_, [self._compared(sign, *pair) for sign, pair in pairs])
+            case ast.Name(id=leaf) if leaf in self.columns:
+                return self._terms.field(self.columns[leaf])
             case ast.Name(id=leaf):
-                return self._leaves[leaf]
+                return self._terms.scalar(self._texts[leaf])
             case ast.Constant(value=bool() | int() | float() as value):
                 return self._terms.scalar(value)
         raise ValueError(ast.dump(node))
@@ -113,12 +115,17 @@ class _Condition:
 def matching_rows(table: Any, condition: str) -> np.ndarray:
     """``(N,)`` bool: the rows that satisfy a condition; ConfigError if it has no sense."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     expression, names = read_filter(condition)
-    for name in names:
-        pick("column", name, table.column_names)
-    matching = np.zeros(len(table), bool)
-    named = table.select([*dict.fromkeys(names)])
+    matching, named = np.zeros(len(table), bool), table.select([])
+    for name, is_number in names.items():
+        column = table[pick("column", name, table.column_names)]
+        if is_number and pa.types.is_string(column.type):
+            numbers = pc.match_substring_regex(column, r"^\s*-?\d+(\.\d+)?\s*$")
+            if pc.any(numbers).as_py():
+                column = pc.if_else(numbers, pc.utf8_trim_whitespace(column), None).cast("double")
+        named = named.append_column(name, column)
     try:
         rows = named.append_column("", pa.array(np.arange(len(table)))).filter(expression)
         matching[rows.column("").to_numpy()] = True

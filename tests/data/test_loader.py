@@ -15,14 +15,7 @@ import torch
 from helpers.padded import rows_of
 
 from contrasent.data.batch import pack
-from contrasent.data.loader import (
-    Loader,
-    Mixture,
-    ViewSource,
-    batches_of_each,
-    plain,
-    tokenize,
-)
+from contrasent.data.loader import Loader, Mixture, ViewSource, batches_of_each, plain, tokenize
 
 
 @pytest.fixture

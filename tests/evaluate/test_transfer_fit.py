@@ -122,8 +122,7 @@ def parts(names, classes=2, sizes=(90, 40, 50)):
 @pytest.mark.parametrize("preset", QUICK)
 @pytest.mark.parametrize("seed", [1111, 3])
 @pytest.mark.parametrize(
-    ("names", "classes"),
-    [("all", 2), ("train test", 2), ("train test", 4), ("train dev test", 2)],
+    ("names", "classes"), [("all", 2), ("train test", 2), ("train test", 4), ("train dev test", 2)]
 )
 def test_the_procedure_is_sentevals(names, classes, preset, seed):
     data = parts(names.split(), classes)

@@ -18,14 +18,7 @@ from sentence_transformers import SentenceTransformer
 import contrasent
 from contrasent.data.word_vectors import read_frequencies
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.fitting import (
-    FITTERS,
-    _batches,
-    fit_flow,
-    fit_sif,
-    open_fitting_text,
-    word_weights,
-)
+from contrasent.fitting import FITTERS, _batches, fit_flow, fit_sif, open_fitting_text, word_weights
 from contrasent.model.encoder import SentenceEncoder, embed
 from contrasent.model.loading import WordEncoder, load_encoder
 from contrasent.model.transforms import Flow

@@ -178,10 +178,7 @@ _ROWS = (
     ),
     Row("index add", _ADD, before=(_BUILD,), **_INDEX),
     Row(
-        "index tune",
-        "index tune out --weight 0.3",
-        before=(f"{_BUILD} --no-words", _ADD),
-        **_INDEX,
+        "index tune", "index tune out --weight 0.3", before=(f"{_BUILD} --no-words", _ADD), **_INDEX
     ),
     Row("index remove", "index remove out 5 8", before=(_BUILD,), **_INDEX),
     Row(

@@ -13,6 +13,7 @@ from contrasent.search.metadata import read_filter
 
 ROWS = [
     {"year": 2018 + n % 6, "source": ("faq", "blog", "it's")[n % 3], "price": n / 4}
+    | {"no": f"{n:02}"}
     | ({"draft": n % 2 == 0} if n % 5 else {})
     | ({"class": f"c{n % 4}"} if n % 7 else {})
     for n in range(60)
@@ -37,6 +38,8 @@ CONDITIONS = [
     ("class is not null and `class` <> 'c1'", lambda r: r.get("class", "c1") != "c1"),
     ("class like 'c_' and price > -1", lambda r: "class" in r),
     ("source like 'b%'", lambda r: r["source"].startswith("b")),
+    ("source NOT  like 'b%'", lambda r: not r["source"].startswith("b")),
+    ("no >= 9 and not no in (15)", lambda r: int(r["no"]) > 8 and r["no"] != "15"),
     ("id = '3'", lambda r: r is ROWS[3]),
 ]
 
@@ -169,7 +172,7 @@ def test_a_column_may_have_any_name_in_quotes():
     table = pa.table({"two words": [1, 2], "leaf0": [3, 4], "and": [5, 6]})
     for name in table.column_names:
         expression, columns = read_filter(f"`{name}` = {table[name][1]}")
-        assert columns == [name]
+        assert columns == {name: True}
         assert table.filter(expression).num_rows == 1
 
 
