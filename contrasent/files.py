@@ -71,7 +71,7 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
         raise ConfigError(f"{path} is a file; name a folder to write, or remove the file")
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial, previous = _beside(path, "partial"), _beside(path, "previous")
+    partial, previous = beside(path, "partial"), beside(path, "previous")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
@@ -94,7 +94,7 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
 def recover_folder(path: str | Path) -> None:
     """Finish a replacement of ``path`` by :func:`writing_folder` that was cut off."""
     path = Path(path).resolve()
-    previous = _beside(path, "previous")
+    previous = beside(path, "previous")
     if previous.exists() and not path.exists():
         _rename_unless_there(previous, path)
     if path.exists():
@@ -104,8 +104,8 @@ def recover_folder(path: str | Path) -> None:
 def remove_folder(path: str | Path) -> None:
     """Remove ``path`` if it is there, at one moment, and all that could bring it back."""
     path = Path(path).resolve()
-    partial = _beside(path, "partial")
-    for left in (partial, _beside(path, "previous")):
+    partial = beside(path, "partial")
+    for left in (partial, beside(path, "previous")):
         shutil.rmtree(left, ignore_errors=True)
     if path.exists():
         path.rename(partial)
@@ -202,7 +202,8 @@ def _rename_unless_there(source: Path, target: Path) -> None:
             raise
 
 
-def _beside(path: Path, what: str) -> Path:
+def beside(path: Path, what: str) -> Path:
+    """The hidden name of ``what`` belongs to ``path``, which is absolute."""
     return path.with_name(f".{path.name}.{what}")
 
 
@@ -250,14 +251,14 @@ def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]
 
     BusyError if somebody else still has it after ``patience`` seconds.
     """
-    with _locked(_beside(Path(folder).resolve(), "lock"), folder, patience):
+    with _locked(beside(Path(folder).resolve(), "lock"), folder, patience):
         sweep(Path(folder))
         yield
 
 
 def tidy_lock(path: Path) -> None:
     """Remove the lock of a process that died when its work on ``path`` was done."""
-    lock = _beside(path.resolve(), "lock")
+    lock = beside(path.resolve(), "lock")
     if lock.exists():
         with suppress(BusyError, OSError), _locked(lock, path, 0):
             recover_folder(path)
@@ -308,7 +309,7 @@ def cached(
     """
     root = default_cache()
     entry = root / folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    lock = _beside(entry, "lock")
+    lock = beside(entry, "lock")
     with suppress(*_DAMAGE):
         whole = read(entry)
         tidy_lock(entry)

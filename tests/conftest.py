@@ -51,6 +51,7 @@ def surroundings(tmp_path_factory):
         patched.setattr(os, "fsync", lambda _: None)
         patched.setenv("CONTRASENT_CACHE", str(tmp_path_factory.mktemp("cache")))
         patched.delenv("CONTRASENT_DATA", raising=False)
+        patched.delenv("CONTRASENT_MILVUS_URI", raising=False)
         yield
 
 

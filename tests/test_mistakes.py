@@ -32,6 +32,7 @@ FILES = {
     "list.yaml": "- a\n- b\n",
     "many.yaml": "train:\n  epochs: many\n",
     "empty.txt": "",
+    "lines.txt": "a line\n" * 150,
     "nli.tsv": NLI,
     "zero.tsv": NLI.replace("e\n", "0\n"),
     "hidden.tsv": f"{NLI}p\tx\thidden\n",

@@ -114,7 +114,8 @@ class SimilarityCommand(options.Named, options.Measuring, options.AsJson):
     def __call__(self) -> None:
         encoder = load(self, self.model)
         used = encoder.resolve_precision(self.precision_name)
-        score = search.text_similarity(encoder, self.text_a, self.text_b, precision=used)
+        pair = encoder.encode([self.text_a, self.text_b], precision=used)
+        score = round(encoder.similarity_pairwise(pair[:1], pair[1:]).item(), 6)  # of float32
         if not self.json:
             say(f"{score:.4f}")
             return
@@ -146,7 +147,7 @@ class BuildCommand(
 
     kind: str = "auto"
     """flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of
-    texts; milvus (exact) or milvus-hnsw: in Milvus Lite; binary: candidates by bits."""
+    texts; milvus (exact) or milvus-hnsw: in Milvus; binary: candidates by bits."""
 
     vectors: Literal["float32", "float16", "int8", "binary"] = "float32"
     """How vectors are kept: int8 takes a quarter; binary is int8 and bits that are searched first.

@@ -5,9 +5,8 @@ from .index import Index as Index
 from .mining import find_candidates as find_candidates
 from .mining import load_reranker as load_reranker
 from .mining import mine as mine
-from .nearest import MILVUS as MILVUS
 from .nearest import kind_for as kind_for
-from .nearest import text_similarity as text_similarity
+from .storage import LITE as LITE
 from .sync import sync_index as sync_index
 from .words import Hit as Hit
 from .words import WordIndex as WordIndex

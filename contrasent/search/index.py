@@ -16,7 +16,7 @@ from contrasent import model
 from contrasent.data.tokenizer import sentences_of
 from contrasent.encode.shards import Blocks, FinishedShards, blocks_with_texts, manifest_in
 from contrasent.errors import CheckpointError, ConfigError, DataError, warn
-from contrasent.files import exclusive, recover_folder, refuse_existing, writing_folder
+from contrasent.files import recover_folder, refuse_existing, writing_folder
 from contrasent.model.protocol import Encoder, role_options, similarity_of, unit_rows
 from contrasent.options import SearchOptions
 from contrasent.progress import progress_bar
@@ -28,7 +28,7 @@ from contrasent.search.metadata import (
     metadata_table,
     numbered,
 )
-from contrasent.search.milvus import MilvusRows, close_milvus
+from contrasent.search.milvus import MilvusRows, close_milvus, writing_index
 from contrasent.search.nearest import MILVUS, VectorsInfo, kind_for
 from contrasent.search.storage import (
     EncoderIdentity,
@@ -57,7 +57,7 @@ class Index:
 
     def __init__(self, folder: Path, rows: Snapshot) -> None:
         """Use `open` or `build`."""
-        self.folder, self._rows, self._lock = folder, rows, RLock()
+        self.folder, self.snapshot, self._lock = folder, rows, RLock()
         self._checked: Encoder | None = None
         self._written = 0  # when, in nanoseconds: a rebuilt index differs too
         self.patience = 0.1  # seconds in which another process that writes may end
@@ -89,7 +89,7 @@ class Index:
             precision: ``fp32``, ``bf16`` or ``auto``; queries use the same.
             kind: ``flat`` (exact), ``hnsw``, ``ivfpq`` (OPQ+IVF-PQ, the smallest), or ``auto``:
                 one of these, by the number of texts; ``milvus`` (exact) or ``milvus-hnsw`` to keep
-                the vectors in Milvus Lite; ``binary`` finds candidates by the bits of vectors.
+                the vectors in Milvus; ``binary`` finds candidates by the bits of vectors.
             vectors: numbers that they are kept as: ``float32``, ``float16``, ``int8``, or
                 ``binary``, which is int8 searched by bits.
             words: write what BM25 needs as well, for searches by words and hybrid ones.
@@ -131,7 +131,7 @@ class Index:
             remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
         if not (is_index and overwrite):
             refuse_existing(folder, remedy)
-        with exclusive(folder):
+        with writing_index(folder, anew=True):
             _write_index(folder, manifest, rows, None if kind == "auto" else kind, show_progress)
         return cls.open(folder)
 
@@ -143,17 +143,18 @@ class Index:
         return cls(folder, _opened(folder))
 
     def __len__(self) -> int:
-        return self._rows.texts
+        return self.snapshot.texts
 
     @property
     def manifest(self) -> IndexManifest:
         """Its encoder, its segments, and its approximate index with the recall, if it has one."""
-        return self._rows.manifest
+        return self.snapshot.manifest
 
     @property
     def kind(self) -> str:
         """A name of `contrasent.search.nearest.KINDS`."""
-        return self._rows.kind
+        exact = self.manifest.kind if self.manifest.kind in MILVUS else "flat"
+        return exact if self.manifest.ann is None else self.manifest.ann.kind
 
     def facts(self) -> dict[str, Any]:
         """Size, kind, similarity, form of vectors, recall, fusion with words, and encoder."""
@@ -164,11 +165,11 @@ class Index:
 
     def refresh(self) -> None:
         """Take over what others wrote; CheckpointError if they built it with another encoder."""
-        newest = _opened(self.folder, self._rows)
+        newest = _opened(self.folder, self.snapshot)
         if newest.manifest.encoder != self.manifest.encoder:
             name = newest.manifest.encoder.name
             raise CheckpointError(f"{self.folder} was built anew, with {name}; open it again")
-        self._rows = newest
+        self.snapshot = newest
 
     def refresh_if_written(self) -> None:
         """`refresh`, if somebody wrote since the last time; OSError if the folder is gone."""
@@ -193,16 +194,6 @@ class Index:
         how = manifest.encoder.precision, manifest.similarity, show_progress
         self._change((), _embedded(encoder, texts, *how), names, metadata)
 
-    def add_vectors(
-        self,
-        vectors: np.ndarray,
-        texts: Sequence[str],
-        ids: Sequence[str | int] | None = None,
-        metadata: Metadata = None,
-    ) -> list[str]:
-        """Append n texts whose ``(n, D)`` embeddings are known, all or none; the ids they have."""
-        return self.change((), vectors, texts, ids, metadata=metadata)[1]
-
     def change(
         self,
         remove: Iterable[str | int],
@@ -213,18 +204,13 @@ class Index:
         metadata: Metadata = None,
         missing_ok: bool = False,
     ) -> tuple[int, list[str]]:
-        """`remove`, then `add_vectors`, in one write, all or none; how many left, and new ids."""
+        """`remove`, and add texts of ``(n, D)`` embeddings, all or none; how many left, new ids."""
         texts = [*checked_texts(sentences_of(texts, "texts"))]
         names = checked_ids(ids) if texts else None
         gone = list(dict.fromkeys(map(str, sentences_of(remove, "ids"))))
         blocks = iter([(self._matrix(vectors, len(texts)), texts)])
         removed, new = self._change(gone, blocks if texts else None, names, metadata, missing_ok)
         return removed, list(map(str, new)) if names is None else names
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """What is open of it."""
-        return self._rows
 
     def reembed(
         self, encoder: Encoder, *, precision: str = "auto", show_progress: bool = False
@@ -234,9 +220,9 @@ class Index:
         Ids, metadata and the kind of index stay. Others can search meanwhile, but not write, and
         open it again afterwards.
         """
-        with self._lock, exclusive(self.folder, self.patience):
+        with self._lock, writing_index(self.folder, self.patience, anew=True):
             self.refresh()
-            was, table = self.manifest, self.snapshot.columns(["text", *self.manifest.columns])
+            was, table = self.manifest, self.snapshot.table.filter(self.snapshot.live)
             texts = (text for part in table.column("text").chunks for text in part.to_pylist())
             similarity = similarity_of(encoder)
             kind_for(inf, was.kind, similarity)
@@ -247,7 +233,7 @@ class Index:
             metadata = table.drop_columns(["id", "text"]) if was.columns else None
             rows = numbered(blocks, table.column("id").to_pylist(), similarity, metadata)
             _write_index(self.folder, manifest, rows, None, show_progress)
-            self._rows = _opened(self.folder)
+            self.snapshot = _opened(self.folder)
 
     def remove(self, ids: Iterable[str | int], *, missing_ok: bool = False) -> int:
         """Remove texts, all or none; how many. DataError if an id is missing, unless that is ok."""
@@ -316,7 +302,7 @@ class Index:
         options |= {"top_k": top_k, "threshold": threshold, "only": only}
         how = manifest.search_options(checked(SearchOptions, options), queries, encoder is not None)
         if encoder is None or how.mode == "words":
-            return self._rows.search(None, how, queries)
+            return self.snapshot.search(None, how, queries)
         if self._checked is not encoder:  # hashing all weights takes longer than a search
             self.require(encoder)
             self._checked = encoder
@@ -326,7 +312,7 @@ class Index:
             precision=manifest.encoder.precision,
             **role_options(encoder, "query"),
         )
-        return self._rows.search(np.concatenate([*blocks]), how, queries) if queries else []
+        return self.snapshot.search(np.concatenate([*blocks]), how, queries) if queries else []
 
     @takes(SearchOptions)
     def search_vectors(
@@ -347,20 +333,20 @@ class Index:
         queries = self._matrix(queries, len(queries if texts is None else texts))
         if self.manifest.similarity == "cosine":
             queries = unit_rows(queries.astype(np.float64)).astype(np.float32)
-        return self._rows.search(queries, how, texts or ())
+        return self.snapshot.search(queries, how, texts or ())
 
     def similar(self, id: str | int, top_k: int = 10) -> list[Hit]:  # noqa: A002 - a hit's word
         """The ``top_k`` other texts that are nearest to one of the index; DataError without it."""
         name = str(id)
-        numbers = [*self._rows.rows_of([name]).values()]
+        numbers = [*self.snapshot.rows_of([name]).values()]
         if not numbers:
             raise DataError(f"no text of {self.folder} has the id {name!r}")
-        [hits] = self.search_vectors(self._rows.vectors_at(numbers), top_k + 1)
+        [hits] = self.search_vectors(self.snapshot.vectors_at(numbers), top_k + 1)
         return [hit for hit in hits if hit.id != name][:top_k]
 
     def blocks(self) -> Iterator[IndexRows]:
         """All texts with ids and ``(n, D)`` vectors, some at a time, in the order of rows."""
-        return self._rows.blocks()
+        return self.snapshot.blocks()
 
     def require(self, encoder: Encoder) -> None:
         """Refuse another encoder than the one that built the index, with CheckpointError."""
@@ -398,9 +384,9 @@ class Index:
     @contextmanager
     def _writing(self) -> Iterator[Snapshot]:
         """The newest state, which nobody else changes inside."""
-        with self._lock, exclusive(self.folder, self.patience):
+        with self._lock, writing_index(self.folder, self.patience):
             self.refresh()
-            yield self._rows
+            yield self.snapshot
             self.refresh()
 
     def _change(
@@ -444,7 +430,7 @@ def _write_index(
 ) -> None:
     with writing_folder(folder.resolve()) as partial:
         if manifest.kind in MILVUS:
-            manifest = MilvusRows.build(partial, manifest, rows)
+            manifest = MilvusRows.build(partial, manifest, rows, folder)
         else:
             form, manifest = manifest.vectors.form, replace(manifest, vectors=VectorsInfo())
             first = write_segment(partial, manifest, rows)

@@ -134,11 +134,6 @@ def matching_rows(table: Any, condition: str) -> np.ndarray:
     return matching
 
 
-def metadata_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The values that a row has beside its id and text; None if it has none."""
-    return {n: v for n, v in row.items() if v is not None and n not in COLUMNS} or None
-
-
 def metadata_table(rows: Iterable[Mapping[str, Any]]) -> Any:
     """A table of metadata, a row for each mapping, with null where that has no value.
 
@@ -204,11 +199,6 @@ class IndexRows:
     def texts(self) -> list[str]:
         """The text of each row."""
         return list(self.table.column("text").to_pylist())
-
-    @property
-    def metadata(self) -> list[dict[str, Any] | None]:
-        """The values that each row has; None if it has none."""
-        return [metadata_of(row) for row in self.table.to_pylist()]
 
 
 def numbered(

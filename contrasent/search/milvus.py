@@ -1,28 +1,36 @@
 """The vectors of an index that lie in Milvus.
 
 Its folder holds the manifest, texts and tables of words as that of every index, and Milvus Lite's
-own folder. Its collection has the vector of each row, its number, which never changes, and its id,
-text and metadata. The manifest is written after new rows, and before those that are gone leave:
-what Milvus has beside the rows of the manifest is of a change that was cut off.
+own folder, if no server has its collection: the vector of each row, and its number, which never
+changes. The manifest is written after new rows, and before those that are gone leave: what Milvus
+has beside the rows of the manifest is of a change that was cut off.
+
+A collection of a server is named after the number of its folder in the file system: a copy of the
+folder only reads it. A file beside the folder, of its name, is there as long as a collection may be
+of no use: a new one until the manifest names it, and one that is replaced.
 """
 
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import chain
+from glob import escape
+from itertools import chain, count
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, require_extra
-from contrasent.files import BusyError, exclusive
+from contrasent.files import BusyError, beside, exclusive
 from contrasent.search.metadata import IndexRows
-from contrasent.search.nearest import KINDS, best_rows, row_similarities
+from contrasent.search.nearest import KINDS, best_rows
 from contrasent.search.storage import (
+    LITE,
     MILVUS_FOLDER,
     IndexManifest,
     Snapshot,
@@ -30,9 +38,9 @@ from contrasent.search.storage import (
     write_table,
 )
 
-_NAME = "texts"
-_LONGEST = 65_535  # characters of a VARCHAR
-_FIELDS = ["id", "text", "row", "vector", "metadata"]
+_ADDRESS, _TOKEN = "CONTRASENT_MILVUS_URI", "CONTRASENT_MILVUS_TOKEN"
+_CONNECTING, _ANSWERING = 10, 60  # seconds that a server has for it
+_FIELDS = ["row", "vector"]
 _ROWS_AT_ONCE = 2_048
 _EXTRA = 8  # hits by float32 scores, among which the best by float64 are
 _FOUND_AT_ONCE = 4_096  # vectors in one answer
@@ -47,19 +55,21 @@ class MilvusRows(Snapshot):
 
     @classmethod
     def build(
-        cls, folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows]
+        cls, folder: Path, manifest: IndexManifest, rows: Iterable[IndexRows], home: Path
     ) -> IndexManifest:
-        """Make the collection of a new index, and close it; the manifest with its rows."""
+        """Make a collection of ``rows`` for an index that is to be at ``home``; its manifest."""
         from pymilvus import DataType
 
-        none, client = np.empty(0, bool), _open_client(folder)
+        name, none = LITE, np.empty(0, bool)
+        if manifest.collection != LITE and os.environ.get(_ADDRESS):
+            name = f"contrasent_{folder.stat().st_ino}_{token_hex(8)}"
+        manifest, client = replace(manifest, collection=name), _open_client(folder, name)
+        if name != LITE:
+            beside(home.resolve(), name).touch()
         opened = cls(folder, manifest, [], None, none, None, [], client=client)
         try:
             schema, params = client.create_schema(), client.prepare_index_params()
             schema.add_field("row", DataType.INT64, is_primary=True)
-            schema.add_field("id", DataType.VARCHAR, max_length=_LONGEST)
-            schema.add_field("text", DataType.VARCHAR, max_length=_LONGEST)
-            schema.add_field("metadata", DataType.JSON)
             schema.add_field("vector", DataType.FLOAT_VECTOR, dim=manifest.encoder.width)
             metric = "L2" if manifest.similarity == "euclidean" else "IP"
             params.add_index("vector", metric_type=metric, **(KINDS[manifest.kind].milvus or {}))
@@ -74,15 +84,19 @@ class MilvusRows(Snapshot):
     @classmethod
     def open(cls, folder: Path, manifest: IndexManifest, last: object = None) -> "MilvusRows":
         """Open it, by the client of ``last`` if it is it, or mend what a killed process left."""
-        if manifest.segments[0].name == "milvus":
+        if manifest.collection is None:
             raise CheckpointError(f"{folder} is of an earlier checkout; build the index again")
         opened = super().open(folder, manifest)
-        if isinstance(last, MilvusRows):
-            opened = replace(opened, client=last.client)
-        else:
-            opened = replace(opened, client=_open_client(folder))
-            opened._call("load_collection")
-            with suppress(ConfigError), exclusive(folder):  # else somebody is adding
+        if isinstance(last, MilvusRows) and last.manifest.collection == manifest.collection:
+            return replace(opened, client=last.client)
+        opened = replace(opened, client=_open_client(folder, manifest.collection))
+        if not opened._call("has_collection"):
+            problem = f"Milvus has no collection {manifest.collection}; build the index again"
+            raise CheckpointError(f"{folder}: {problem}, or see if {_ADDRESS} names its server")
+        opened._call("load_collection")
+        [counted] = opened._call("query", filter="row >= 0", output_fields=["count(*)"])
+        if _owns(folder, manifest.collection) and int(counted["count(*)"]) != opened.texts:
+            with suppress(ConfigError), writing_index(folder):  # else somebody is adding
                 if read_manifest(folder) == manifest:
                     opened._mend()
         return opened
@@ -102,16 +116,23 @@ class MilvusRows(Snapshot):
         self, then: IndexManifest, gone: Sequence[int], new: Iterable[IndexRows] | None
     ) -> IndexManifest:
         """Append rows, write the manifest, and remove rows that are gone; all or nothing."""
+        if not _owns(self.folder, self.manifest.collection):
+            problem = f"{self.folder} is a copy, and may not change the vectors of another folder"
+            raise ConfigError(f"{problem}; first: contrasent index optimize {self.folder}")
         self._call("delete", filter=f"row >= {len(self.live)}")  # of a change that failed
         then = super().changed(then, gone, new)
         with suppress(ContrasentError):  # whoever opens it again removes them
-            self._delete(gone)
+            self._call("delete", filter=f"row in {[*gone]}")
         return then
 
     def optimized(self, *_: Any, **__: Any) -> IndexManifest:
-        """Let Milvus free room, and make the segments one."""
+        """Let Milvus free room, and make the segments one; a copy gets its own collection."""
+        was = self.manifest
+        then = replace(was, writes=was.next_write, given=was.next_number)
+        if not _owns(self.folder, was.collection):
+            return self.build(self.folder, replace(then, removed=None), self.blocks(), self.folder)
         self._call("flush")
-        return self._merged(replace(self.manifest, writes=self.manifest.next_write), 0)[0]
+        return self._merged(then, 0)[0]
 
     def _merged(
         self, then: IndexManifest, first: int, new: Iterable[IndexRows] = ()
@@ -125,14 +146,11 @@ class MilvusRows(Snapshot):
         return replace(then, segments=segments, given=given), np.append(self.live, added)
 
     def _inserted(self, blocks: Iterable[IndexRows]) -> Iterator[IndexRows]:
-        number = len(self.live)
+        numbers = count(len(self.live))
         for block in blocks:
-            numbers = range(number, number := number + len(block.vectors))
-            metadata = [values or {} for values in block.metadata]
-            columns = block.ids, block.texts, numbers, block.vectors, metadata
-            for some in _batched([*zip(*columns, strict=True)]):
-                rows = [dict(zip(_FIELDS, cell, strict=True)) for cell in some]
-                self._call("insert", data=rows)
+            rows = [{"row": next(numbers), "vector": vector} for vector in block.vectors]
+            for some in _batched(rows):
+                self._call("insert", data=some)
             yield block
 
     def _nearest(
@@ -153,30 +171,24 @@ class MilvusRows(Snapshot):
                 found = {row: vector for row, vector in hits.items() if live[row]}
                 if not few and len(found) < enough:
                     [found] = self._found(query[None], enough, among)
-                rows, similarity = np.array(sorted(found), int), self.manifest.similarity
-                vectors = np.array([found[row] for row in rows], np.float32)
-                vectors, places = vectors.reshape(-1, len(query)), np.arange(len(rows))
-                best = best_rows([vectors], query, places, count, similarity)
-                near.append([(int(rows[n]), score) for n, score in best])
+                rows, similarity = sorted(found), self.manifest.similarity
+                vectors = np.array([*map(found.get, rows)], np.float32).reshape(-1, len(query))
+                best = best_rows([vectors], query, np.arange(len(rows)), count, similarity)
+                near.append([(rows[n], score) for n, score in best])
         return near
 
     def _found(self, queries: np.ndarray, count: int, wanted: str) -> list[dict[int, Any]]:
         """For each query vectors by the numbers of their rows."""
-        way = {"limit": count, "output_fields": ["row", "vector"], "filter": wanted}
+        way = {"limit": count, "output_fields": _FIELDS, "filter": wanted}
         way["search_params"] = {"params": {"ef": max(_LEAST_EF, count)}}
         found = self._call("search", data=queries, **way)
-        entities = ([hit["entity"] for hit in hits] for hits in found)
-        return [{it["row"]: it["vector"] for it in hits} for hits in entities]
-
-    def _similarities(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        vectors, places = self.vectors_at(rows.tolist()), np.arange(len(rows))
-        return row_similarities([vectors], self.manifest.similarity, query, places)
+        return [{it["entity"]["row"]: it["entity"]["vector"] for it in hits} for hits in found]
 
     @cached_property
     def _vectors(self) -> Any:
         @lru_cache(4)  # every hybrid query needs those of one sample of rows
         def vectors(rows: tuple[int, ...]) -> np.ndarray:
-            how = {"filter": f"row in {[*rows]}", "output_fields": ["row", "vector"]}
+            how = {"filter": f"row in {[*rows]}", "output_fields": _FIELDS}
             known = {it["row"]: it["vector"] for it in self._call("query", **how)}
             gone = [np.nan] * self.manifest.encoder.width
             return np.array([known.get(row, gone) for row in rows], np.float32)
@@ -185,27 +197,41 @@ class MilvusRows(Snapshot):
 
     def _mend(self) -> None:
         """Remove what the manifest has not, and the second of rows that a kill doubled."""
-        [counted] = self._call("query", filter="row >= 0", output_fields=["count(*)"])
-        if int(counted["count(*)"]) == self.texts:
-            return
-        self._call("delete", filter=f"row >= {len(self.live)}")
-        self._delete(np.flatnonzero(~self.live).tolist())
+        gone = np.flatnonzero(~self.live).tolist()
+        self._call("delete", filter=f"row >= {len(self.live)} or row in {gone}")
         for some in _batched(np.flatnonzero(self.live)):
             rows = self._call("query", filter=f"row in {some.tolist()}", output_fields=_FIELDS)
             if len(kept := {row["row"]: row for row in rows}) < len(rows):
                 self._call("upsert", data=list(kept.values()))
-
-    def _delete(self, rows: Sequence[int]) -> None:
-        for some in _batched(rows):
-            self._call("delete", filter=f"row in {[*some]}")
+            if len(kept) < len(some):
+                raise CheckpointError(f"{self.folder}: Milvus lost vectors; build the index again")
 
     def _call(self, method: str, **how: Any) -> Any:
-        from pymilvus.exceptions import MilvusException
+        return _ask(self.client, self.folder, method, self.manifest.collection, **how)
 
+
+@contextmanager
+def writing_index(folder: Path, patience: float = 0.1, *, anew: bool = False) -> Iterator[None]:
+    """Hold the lock of writing to an index; collections that it then has no use of are dropped."""
+    home = folder.resolve()
+    with exclusive(folder, patience):
+        with suppress(CheckpointError):  # there is no index yet
+            old = read_manifest(home).collection if anew else None
+            if old not in (None, LITE) and _owns(home, old):
+                beside(home, str(old)).touch()
         try:
-            return getattr(self.client, method)(_NAME, **how)
-        except MilvusException as error:
-            raise ContrasentError(f"{self.folder}: Milvus says: {error.message}") from error
+            yield
+        finally:
+            for note in home.parent.glob(f"{escape(beside(home, 'contrasent_').name)}*"):
+                with suppress(OSError, ContrasentError):  # else the next writer does it
+                    name = note.suffix[1:]
+                    if not home.exists() or read_manifest(home).collection != name:
+                        _ask(_open_client(folder, name), folder, "drop_collection", name)
+                    note.unlink()
+
+
+def _owns(folder: Path, name: str | None) -> bool:  # and is no copy of the folder that does
+    return name == LITE or str(name).split("_")[1] == str(folder.stat().st_ino)
 
 
 def close_milvus(folder: Path) -> None:
@@ -218,17 +244,38 @@ def _batched(values: Any) -> Iterator[Any]:
     yield from (values[n : n + _ROWS_AT_ONCE] for n in range(0, len(values), _ROWS_AT_ONCE))
 
 
-def _open_client(folder: Path) -> Any:
+def _ask(client: Any, folder: Path, method: str, name: str | None, **how: Any) -> Any:
+    from grpc import RpcError
+    from pymilvus.exceptions import MilvusException
+
+    if name != LITE and method not in ("load_collection", "flush"):
+        how["timeout"] = _ANSWERING
+    try:
+        return getattr(client, method)(name, **how)
+    except (MilvusException, RpcError) as error:
+        said = error.message if isinstance(error, MilvusException) else error.details()
+        raise ContrasentError(f"{folder}: Milvus says: {said}") from error
+
+
+def _open_client(folder: Path, name: str | None) -> Any:
     require_extra("an index in Milvus", "milvus", "pymilvus", "milvus_lite")
     from pymilvus import MilvusClient
-    from pymilvus.exceptions import ConnectionConfigException
+    from pymilvus.exceptions import ConnectionConfigException, MilvusException
 
     for library in ("pymilvus", "milvus_lite"):  # they log a traceback of what they raise
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
-    try:
-        return MilvusClient(str(folder.resolve() / MILVUS_FOLDER))
-    except ConnectionConfigException as error:
-        raise BusyError(
-            f"{folder} cannot be opened: Milvus Lite lets one process at a time use it; end the "
-            "other process, or serve the index and ask the server"
-        ) from error
+    if name == LITE:
+        try:
+            return MilvusClient(str(folder.resolve() / MILVUS_FOLDER))
+        except ConnectionConfigException as error:
+            raise BusyError(
+                f"{folder} cannot be opened: Milvus Lite lets one process at a time use it; end "
+                "the other process, or serve the index and ask the server"
+            ) from error
+    problem = "has no address in the environment, such as http://localhost:19530"
+    if "://" in (address := os.environ.get(_ADDRESS, "")):
+        try:
+            return MilvusClient(address, token=os.environ.get(_TOKEN, ""), timeout=_CONNECTING)
+        except (MilvusException, ValueError):  # which may show the password of an address
+            problem = f"leads to no server, or to one that refuses {_TOKEN}"
+    raise ConfigError(f"{folder} has its vectors in a Milvus server, but {_ADDRESS} {problem}")

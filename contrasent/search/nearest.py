@@ -19,7 +19,6 @@ from contrasent.encode.vectors import FORMS, SmallVectors, Vectors
 from contrasent.errors import ConfigError, pick
 from contrasent.files import readable, writing
 from contrasent.metrics import pair_similarities
-from contrasent.model.protocol import Encoder, similarity_of
 
 _QUERIES = 64
 _RESCORED = 4_096
@@ -153,13 +152,6 @@ def row_similarities(
         ]
     )
     return np.clip(scores, -1.0, 1.0) if similarity == "cosine" else scores
-
-
-def text_similarity(encoder: Encoder, a: str, b: str, *, precision: str = "auto") -> float:
-    """The similarity of two texts by the encoder's similarity, the cosine if it states no other."""
-    rows = np.concatenate([*encoder.encode_stream([a, b], precision=precision)]).astype(np.float64)
-    [score] = pair_similarities(similarity_of(encoder), rows[:1], rows[1:])
-    return float(np.clip(score, -1.0, 1.0) if similarity_of(encoder) == "cosine" else score)
 
 
 _TARGET, _LEAST_GAIN, _MEASURED, _MEASURED_AT = 0.97, 0.005, 500, 10

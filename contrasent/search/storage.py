@@ -25,7 +25,7 @@ from contrasent.errors import CheckpointError, ConfigError, shown
 from contrasent.files import inside, readable, write_text, writing
 from contrasent.model.protocol import Conventions, Encoder
 from contrasent.options import SearchOptions
-from contrasent.search.metadata import COLUMNS, IndexRows, Kind, matching_rows, metadata_of, typed
+from contrasent.search.metadata import COLUMNS, IndexRows, Kind, matching_rows, typed
 from contrasent.search.nearest import (
     KINDS,
     MILVUS,
@@ -46,14 +46,13 @@ from contrasent.search.words import (
     Ranked,
     WordIndex,
     WordsInfo,
-    hit_of,
-    least_score,
     nearest_by_both,
     nearest_by_words,
     word_table,
 )
 
-MILVUS_FOLDER = "milvus.db"
+MILVUS_FOLDER, LITE = "milvus.db", "texts"  # of an index in Milvus Lite, and its collection
+_COLLECTION = rf"^({LITE}|contrasent_\d+_[0-9a-f]{{16}})$"
 _VECTORS, _TABLE, _WORDS = "segments/{}.npy", "segments/{}.arrow", "segments/{}.words"
 _FILES = (_VECTORS, _TABLE)  # of a segment; of an index with words that of its words too
 _REMOVED = "segments/{:06d}.removed.npy"
@@ -126,6 +125,7 @@ class IndexManifest:
     vectors: VectorsInfo = field(default_factory=VectorsInfo)  # float32 in all older indexes
     words: WordsInfo | None = None  # None without tables of words, as in all older indexes
     columns: dict[str, Kind] = field(default_factory=dict)  # of metadata, by name
+    collection: Annotated[str, Field(pattern=_COLLECTION)] | None = None  # in Milvus
     format: Annotated[str, Field(pattern="^contrasent-index-[1-5]$")] = "contrasent-index-5"
 
     @property
@@ -312,12 +312,6 @@ class Snapshot:
         """Texts that were not removed."""
         return int(np.count_nonzero(self.live))
 
-    @property
-    def kind(self) -> str:
-        """How it is searched."""
-        own = self.manifest.kind if self.manifest.kind in MILVUS else "flat"
-        return own if self.manifest.ann is None else self.manifest.ann.kind
-
     @cached_property
     def words(self) -> WordIndex:
         """BM25 over all texts that were not removed."""
@@ -340,7 +334,8 @@ class Snapshot:
         if queries is None or how.mode == "words":
             ranked = [nearest_by_words(scores, how.top_k) for scores in by_words]
         else:
-            is_hybrid, least = how.mode == "hybrid" and live.any(), least_score(how)
+            is_hybrid = how.mode == "hybrid" and live.any()
+            least = -inf if how.threshold is None else how.threshold
             count = max(_CANDIDATES, 10 * how.top_k) if is_hybrid else how.top_k
             near = self._nearest(queries, count, live)
             ranked = [[Ranked(*hit) for hit in hits if hit[1] >= least] for hits in near]
@@ -357,11 +352,13 @@ class Snapshot:
         return nearest(self.vectors, queries, count, kept, self.ann, self.manifest.similarity)
 
     def _similarities(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return row_similarities(self.vectors, self.manifest.similarity, query, rows)
+        vectors, places = self.vectors_at(rows.tolist()), np.arange(len(rows))
+        return row_similarities([vectors], self.manifest.similarity, query, places)
 
     def _hit(self, ranked: Ranked) -> Hit:
         [cells] = self.table.slice(ranked.row, 1).to_pylist()
-        return hit_of({**cells, "metadata": metadata_of(cells)}, ranked)
+        known = {n: v for n, v in cells.items() if v is not None and n[:1] != "_"}  # which is ours
+        return Hit(known.pop("id"), known.pop("text"), *ranked[1:], known or None)
 
     def rows_of(self, values: Sequence[str], name: str = "id") -> dict[str, int]:
         """The numbers of the rows that have any of some ids, or values of another column."""
@@ -377,10 +374,6 @@ class Snapshot:
         """The vectors ``(n, D)`` of rows, which are sorted."""
         of_each = split_rows(map(len, self.vectors), np.array(rows, int))
         return np.concatenate([part[own] for part, own in zip(self.vectors, of_each, strict=True)])
-
-    def columns(self, names: Sequence[str]) -> Any:
-        """The ids and other columns of the rows that were not removed."""
-        return self.table.select(["id", *names]).filter(self.live)
 
     def blocks(self, first: int = 0) -> Iterator[IndexRows]:
         """The rows that were not removed, from segment ``first`` on, some at a time."""

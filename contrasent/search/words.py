@@ -11,7 +11,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from math import inf
@@ -173,12 +173,6 @@ class Hit:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def hit_of(row: Mapping[str, Any], ranked: Ranked) -> Hit:
-    """The hit of a row; its values with names that start with _ are the index's own."""
-    known = {n: v for n, v in (row["metadata"] or {}).items() if not n.startswith("_")}
-    return Hit(row["id"], row["text"], *ranked[1:], known or None)
-
-
 def nearest_by_words(scores: Scores, top_k: int) -> list[Ranked]:
     """The rows of the ``top_k`` largest scores ``(N,)`` of BM25, of those that share a word."""
     best = ((row, float(scores[row])) for row in best_by_words(scores, top_k).tolist())
@@ -196,11 +190,6 @@ class WordsInfo:
     gain: float = 0.0  # mean nDCG@10 of the fusion less that of the similarity alone
     low: float = 0.0  # the ends of its interval
     high: float = 0.0
-
-
-def least_score(how: SearchOptions) -> float:
-    """The least similarity of a hit."""
-    return -inf if how.threshold is None else how.threshold
 
 
 def nearest_by_both(
@@ -230,7 +219,8 @@ def nearest_by_both(
         weight = how.weight or 0.0
         fused = (1 - weight) * dense + weight * words
     order = np.lexsort((rows, -fused))
-    best = order[scores[0][order] >= least_score(how)][: how.top_k]
+    least = -inf if how.threshold is None else how.threshold
+    best = order[scores[0][order] >= least][: how.top_k]
     columns = (cells[best].tolist() for cells in (rows, fused, *scores))
     return [
         Ranked(row, score, dense, ranks[0].get(row), words, ranks[1].get(row))

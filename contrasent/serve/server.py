@@ -145,7 +145,7 @@ def _maker(options: ServeOptions) -> Callable[[], "FastAPI"]:
     import torch
 
     from contrasent.model import load_encoder
-    from contrasent.search import MILVUS, Index
+    from contrasent.search import LITE, Index
     from contrasent.serve.application import Metrics, build
     from contrasent.serve.batching import Batcher
     from contrasent.serve.routes import EmbeddingRoutes, IndexRoutes
@@ -153,9 +153,9 @@ def _maker(options: ServeOptions) -> Callable[[], "FastAPI"]:
     index = None if options.index is None else Index.open(options.index)
     encoder = load_encoder(options.model, **shared(options, Loading))
     precision = str(options.precision)
-    in_milvus = index is not None and index.kind in MILVUS
+    in_lite = index is not None and index.manifest.collection == LITE
     on_device = str(getattr(encoder, "device", "cpu")) != "cpu"
-    if options.workers > 1 and (in_milvus or on_device):
+    if options.workers > 1 and (in_lite or on_device):
         what = "a model on the CPU (--device cpu), and no Milvus Lite"
         raise ConfigError(f"several --workers share {what}")
     if index is not None:

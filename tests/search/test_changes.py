@@ -30,7 +30,7 @@ def test_hits_after_changes_are_those_of_an_index_of_what_is_left(encoder, folde
         if draw.random() < 0.5:
             new = [f"new {step} {i}" for i in range(draw.choice([1, 1, 2, 9]))]
             rows = np.stack([3 * encoder.vector(text) for text in new])
-            kept |= dict(zip(index.add_vectors(rows, new), new, strict=True))
+            kept |= dict(zip(index.change((), rows, new)[1], new, strict=True))
         else:
             gone = draw.sample(sorted(kept), draw.choice([1, 2, 5]))
             assert index.remove(gone) == len(gone)
@@ -56,14 +56,14 @@ def test_blocks_are_the_rows_that_were_not_removed_in_order(encoder, folder, mon
     blocks, kept = [*index.blocks()], [n for n in range(40) if n not in gone]
     assert [*chain(*(rows.ids for rows in blocks))] == [*map(str, kept)]
     assert [*chain(*(rows.texts for rows in blocks))] == [TEXTS[n] for n in kept]
-    vectors = index._rows.vectors[0]
+    vectors = index.snapshot.vectors[0]
     assert (np.concatenate([rows.vectors for rows in blocks]) == vectors[kept]).all()
     assert all(0 < len(rows.ids) == len(rows.vectors) <= 7 for rows in blocks)
 
 
 def test_a_segment_may_hold_more_text_than_one_arrow_array(encoder, folder, monkeypatch):
     monkeypatch.setattr(storage, "_BLOCK", 8)
-    opened = Index.build(encoder, TEXTS, folder)._rows
+    opened = Index.build(encoder, TEXTS, folder).snapshot
     part = pa.array(["x" * (1 << 24)] * 4)  # many times in the column, and once in memory
     column = pa.chunked_array([part] * 40)
     assert column.nbytes > 1 << 31
@@ -117,9 +117,9 @@ def test_all_can_be_removed(encoder, folder):
     [
         (lambda i: i.remove(["1", "x", "y"]), DataError, "'x'; nothing was"),
         (lambda i: i.remove("12"), ConfigError, "ids must be a list"),
-        (lambda i: i.add_vectors(np.ones((2, 8)), ["one"]), ConfigError, r"expected \(1, 8\)"),
-        (lambda i: i.add_vectors(np.zeros((1, 8)), ["one"]), ConfigError, "a direction"),
-        (lambda i: i.add_vectors(np.ones((1, 8)), [" "]), DataError, "text 0 is no text"),
+        (lambda i: i.change((), np.ones((2, 8)), ["one"]), ConfigError, r"expected \(1, 8\)"),
+        (lambda i: i.change((), np.zeros((1, 8)), ["one"]), ConfigError, "a direction"),
+        (lambda i: i.change((), np.ones((1, 8)), [" "]), DataError, "text 0 is no text"),
         (lambda i: i.change(["x"], np.ones((1, 8)), ["one"]), DataError, "'x'; nothing was"),
         (lambda i: i.change(["1"], np.ones((1, 8)), ["one"], ["2"]), DataError, "id '2' is in"),
         (lambda i: i.change(["1"], np.full((1, 8), np.nan), ["one"]), ConfigError, "a direction"),
@@ -144,9 +144,14 @@ def test_an_index_of_the_first_format_opens_and_grows(encoder, folder):
     path.write_text(json.dumps(old | {"format": "contrasent-index-1"}))
     index = Index.open(folder)
     assert len(index) == 40 and index.kind == "flat"
-    index.add(encoder, ["new"])
+    index.add(encoder, ["new"], metadata=[{"n": 1}])
     index.remove([0])
     assert [*texts_of(index)] == list(map(str, range(1, 41)))
+    [hits] = found = index.search(encoder, ["q"], 50)
+    assert [h.id for h in hits if h.metadata == {"n": 1}] == ["40"] and len(hits) == 40
+    encoder.similarity_fn_name = "dot"
+    with pytest.warns(UserWarning, match="ranks by cosine, as it was built, but dummy states dot"):
+        assert Index.open(folder).search(encoder, ["q"], 50) == found
 
 
 # Approximate search
@@ -193,13 +198,13 @@ def test_approximate_search_finds_what_exact_search_finds(kind, clustered, folde
     # The nearest texts of every query are removed, and others are added beside it.
     gone = sorted({row for some in exact(rows, ids, queries, 5) for row in some})
     index.remove(gone)
-    index.add_vectors(queries + 0.01, [f"near {i}" for i in range(len(queries))])
+    index.change((), queries + 0.01, [f"near {i}" for i in range(len(queries))])
     everything = np.concatenate([rows, queries + 0.01])
     left = np.setdiff1d(np.arange(10_200), gone)
     expected = exact(everything[left], left, queries, 10)
     assert recall(index, queries, expected) >= 0.95
     assert index.manifest.ann == ann
-    index.add_vectors(rows[gone] + 3, [f"far {row}" for row in gone])  # enough to train with
+    index.change((), rows[gone] + 3, [f"far {row}" for row in gone])  # enough to train with
     index.optimize()
     assert index.manifest.ann.rows == 10_200 and index.kind == kind
     assert recall(Index.open(folder), queries, expected) >= 0.95

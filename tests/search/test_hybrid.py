@@ -131,14 +131,9 @@ def test_what_cannot_be_asked_is_refused(how, said, encoder, folder):
         index.search_vectors(np.ones((1, encoder.width)), mode="hybrid")
 
 
-def test_an_older_index_is_dense_until_it_is_tuned(encoder, folder):
+def test_an_index_without_words_is_dense_until_it_is_tuned(encoder, folder):
     index = Index.build(encoder, TEXTS, folder, words=False)
     index.add(encoder, ["one more"])
-    path = folder / "manifest.json"
-    older = {**json.loads(path.read_text()), "format": "contrasent-index-3"}
-    del older["words"]
-    path.write_text(json.dumps(older))
-    index = Index.open(folder)
     [hits] = index.search(encoder, [TEXTS[3]], 1)
     assert (hits[0].id, hits[0].words) == ("3", None)
     with pytest.raises(ConfigError, match="index tune"):

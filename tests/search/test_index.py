@@ -48,25 +48,15 @@ def test_bytes_and_ranges_of_an_index_are_those_of_sentence_transformers(encoder
     ]
 
 
-def test_too_few_texts_and_other_kinds_have_no_small_vectors(encoder, folder):
-    for count, kind, said in [
-        (99, "auto", "int8 vectors needs 100 texts, but there are 99"),
-        (150, "hnsw", "hnsw has no binary vectors"),
-        (150, "milvus", "milvus has no int8 vectors"),
-    ]:
-        vectors = "binary" if kind == "hnsw" else "int8"
-        with pytest.raises(ConfigError, match=f"{said}; choose flat with float32 vectors"):
-            Index.build(encoder, map(str, range(count)), folder, kind=kind, vectors=vectors)
-        assert not folder.exists()
-
-
 def test_ids_are_kept_and_the_callers_lists_are_left_alone(encoder, folder):
     texts, ids = TEXTS[:4], ["d", "c", 7, "a"]
     index = Index.build(encoder, texts, folder, ids)
     assert (texts, ids) == (TEXTS[:4], ["d", "c", 7, "a"])
     assert index.search(encoder, [TEXTS[2]], 1)[0][0] == Hit("7", TEXTS[2], pytest.approx(1.0))
-    index.add(encoder, [TEXTS[4]], ["e"])
+    index.add(encoder, TEXTS[4:7], ["e", "50%", "日_5"])
     assert index.search(encoder, [TEXTS[4]], 1)[0][0].id == "e"
+    for only, found in (("_", "dc7ae"), ("%\\%", ["50%"]), ("日\\__", ["日_5"]), ("5\\%", [])):
+        assert {hit.id for hit in index.search(encoder, ["q"], only=only)[0]} == {*found}
 
 
 def test_texts_survive_and_queries_have_the_precision_of_the_index(encoder, folder):
@@ -178,6 +168,7 @@ BROKEN = [
     (changed("format", "contrasent-index-9"), "format is 'contrasent-index-9'"),
     (changed("encoder", "width", "8"), "encoder.width is '8': Input should be a valid integer"),
     (changed("encoder", {}), "is damaged"),
+    (changed("collection", "others"), "collection is 'others'"),
     (changed("segments", []), "segments is []"),
     (changed("segments", 0, "rows", 39), "expected 39 rows of 8 float32"),
     (changed("encoder", "width", 9), "expected 40 rows of 9 float32"),
@@ -192,7 +183,7 @@ BROKEN = [
 @pytest.mark.parametrize(("change", "said"), BROKEN, ids=range(len(BROKEN)))
 def test_a_broken_index_is_explained(encoder, folder, change, said):
     index = Index.build(encoder, TEXTS, folder)
-    assert isinstance(index._rows.vectors[0], np.memmap)
+    assert isinstance(index.snapshot.vectors[0], np.memmap)
     index.add(encoder, ["more"])
     change(folder)
     with pytest.raises(CheckpointError) as caught:
@@ -230,4 +221,3 @@ def test_similar_texts_are_those_nearest_to_the_vector_of_one(encoder, folder, k
     assert [hit.score for hit in hits] == pytest.approx([cosines[id_] for id_ in best], abs=1e-6)
     with pytest.raises(DataError, match="'33'"):
         index.similar("33")
-    index.close()

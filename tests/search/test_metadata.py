@@ -1,7 +1,5 @@
 """Metadata of texts, and searches of those that satisfy a condition on it."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -62,8 +60,8 @@ def test_hits_are_those_of_an_index_of_the_rows_that_a_loop_chooses(
     assert {int(hit.id) for hit in both} == {*chosen}
 
 
+@pytest.mark.usefixtures("milvus")
 def test_metadata_and_conditions_are_the_same_in_milvus(encoder, folder, tmp_path):
-    pytest.importorskip("milvus_lite", reason="contrasent[milvus] is not installed")
     pair = [
         Index.build(encoder, TEXTS[:20], path, kind=kind, metadata=ROWS[:20])
         for path, kind in ((folder, "milvus"), (tmp_path / "flat", "flat"))
@@ -80,12 +78,11 @@ def test_metadata_and_conditions_are_the_same_in_milvus(encoder, folder, tmp_pat
             found, expected = (index.search(encoder, ["text 7"], 70, **how) for index in pair)
             assert found == expected
     in_milvus, expected = (
-        [values for block in index.blocks() for values in block.metadata] for index in pair
+        [row for block in index.blocks() for row in block.table.to_pylist()] for index in pair
     )
     assert in_milvus == expected
     with pytest.raises(ConfigError, match="unknown column 'yaer'"):
         pair[0].search(encoder, ["a"], filter="yaer = 2")
-    pair[0].close()
 
 
 @pytest.mark.parametrize(
@@ -174,15 +171,3 @@ def test_a_column_may_have_any_name_in_quotes():
         expression, columns = read_filter(f"`{name}` = {table[name][1]}")
         assert columns == {name: True}
         assert table.filter(expression).num_rows == 1
-
-
-def test_an_index_of_the_fourth_format_opens_and_takes_metadata(encoder, folder):
-    Index.build(encoder, ["a", "b"], folder)
-    path = folder / "manifest.json"
-    old = json.loads(path.read_text())
-    assert old.pop("columns") == {}
-    path.write_text(json.dumps(old | {"format": "contrasent-index-4"}))
-    index = Index.open(folder)
-    index.add(encoder, ["c"], metadata=[{"n": 1}])
-    hits = Index.open(folder).search(encoder, ["a"])[0]
-    assert {hit.id: hit.metadata for hit in hits} == {"0": None, "1": None, "2": {"n": 1}}

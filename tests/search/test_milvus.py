@@ -1,6 +1,8 @@
-"""An index in Milvus Lite does what one by faiss does."""
+"""An index in Milvus, Lite or a server, does what one by faiss does."""
 
+import os
 import shutil
+from contextlib import suppress
 from itertools import count
 
 import numpy as np
@@ -11,23 +13,18 @@ from helpers.dummy_encoder import DummyEncoder
 from contrasent.encode.shards import FinishedShards, open_sentences, write_embeddings
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.options import Sharding
-from contrasent.search import milvus, storage
+from contrasent.search import milvus as milvus_module
+from contrasent.search import storage
 from contrasent.search.index import Index
-from contrasent.search.milvus import close_milvus
+from contrasent.search.milvus import MilvusRows, close_milvus
 
 TEXTS = [f"text number {i}" for i in range(300)]
 QUERIES = ["a", "b", *TEXTS[:8]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _lite():
-    pytest.importorskip("milvus_lite", reason="contrasent[milvus] is not installed")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    yield tmp_path / "index"
-    close_milvus(tmp_path / "index")
+pytestmark = pytest.mark.usefixtures("milvus")
+ON_SERVER = pytest.param("server", marks=pytest.mark.acceptance)
+on_server = pytest.mark.parametrize("milvus", [ON_SERVER], indirect=True)
 
 
 def contents(index):
@@ -52,7 +49,7 @@ def test_it_answers_and_changes_as_an_index_by_faiss(encoder, folder, tmp_path):
     for index in pair:
         index.remove(["3", "17"])
         index.add(encoder, [TEXTS[3], "new"])
-        assert index.add_vectors(np.ones((1, 8)), ["ones"]) == ["302"]
+        assert index.change((), np.ones((1, 8)), ["ones"]) == (0, ["302"])
         with pytest.raises(DataError, match=r"no text of .* has the id '3'"):
             index.remove(["3", "1000", "5"])
         with pytest.raises(DataError, match="id '300' is in the index already"):
@@ -66,19 +63,6 @@ def test_it_answers_and_changes_as_an_index_by_faiss(encoder, folder, tmp_path):
     require_equal(*pair, encoder)
     close_milvus(folder)
     require_equal(Index.open(folder), pair[1], encoder)
-
-
-def test_ids_of_any_kind_and_a_pattern_with_its_signs_quoted(encoder, folder):
-    ids = ['with "quotes"', "100%", "100 times", "日本", "a\\b", "a_b", "axb"]
-    index = Index.build(encoder, ids, folder, ids, kind="milvus")
-    other = Index.build(encoder, ids, folder.with_name("flat"), ids)
-    for pattern in ("100%", "100\\%", '%"%', "日_", "a\\_b", "a_b"):
-        found, expected = (i.search(encoder, ["q"], only=pattern)[0] for i in (index, other))
-        assert found == expected and found
-    index.remove(ids[:5])
-    assert [name for name, _ in contents(index)] == ids[5:]
-    assert index.change(["a_b"], np.ones((1, 8)), ["new"], ["a_b"]) == (1, ["a_b"])
-    assert contents(index) == [("axb", "axb"), ("a_b", "new")]
 
 
 def test_an_index_in_milvus_is_replaced_by_one_of_faiss_and_back(encoder, folder):
@@ -100,16 +84,15 @@ def test_an_index_in_milvus_is_replaced_by_one_of_faiss_and_back(encoder, folder
         assert contents(Index.open(folder))[-1] == ("300", "more")
 
 
-def test_what_milvus_refuses_leaves_the_index_as_it_was(encoder, folder):
+def test_what_milvus_refuses_leaves_the_index_as_it_was(encoder, folder, monkeypatch):
     index = Index.build(encoder, TEXTS[:3], folder, kind="milvus")
-    with pytest.raises(ContrasentError, match=r"Milvus says: .*exceeds max_length=65535"):
-        index.add(encoder, ["good", "x" * 70_000])
-    for row, text in ((np.ones((1, 8)), "x" * 70_000), (np.zeros((1, 8)), "zero")):
-        with pytest.raises(ContrasentError, match=r"exceeds max_length|a direction"):
-            index.change(["0", "2"], row, [text])
+    with monkeypatch.context() as patched:
+        patched.setattr(milvus_module, "_batched", lambda _: [[{"row": 3, "vector": [1.0]}]])
+        with pytest.raises(ContrasentError, match=r"index: Milvus says: .*dim"):
+            index.add(encoder, ["good"])
     assert [text for _, text in contents(index)] == TEXTS[:3]
-    index.add(encoder, ["good"])
-    assert contents(index)[-1] == ("3", "good")
+    index.add(encoder, [long := "x" * 70_000])
+    assert contents(index)[-1] == ("3", long)
 
 
 class CutError(ContrasentError):
@@ -130,8 +113,9 @@ def test_a_change_that_ends_at_any_step_is_whole_or_not(encoder, tmp_path, monke
         folder, steps = tmp_path / f"{last}", count(1)
         shutil.copytree(tmp_path / "first", folder)
         index = Index.open(folder)
+        index.optimize()  # which gives a copy its own collection, where a server has it
 
-        def cut(name, owner=milvus, last=last, steps=steps):
+        def cut(name, owner=milvus_module, last=last, steps=steps):
             step = getattr(owner, name)
 
             def counted(*args, **how):
@@ -143,9 +127,9 @@ def test_a_change_that_ends_at_any_step_is_whole_or_not(encoder, tmp_path, monke
             return counted
 
         with monkeypatch.context() as patched:
-            for owner, name in ((milvus, "write_table"), (storage, "write_manifest")):
+            for owner, name in ((milvus_module, "write_table"), (storage, "write_manifest")):
                 patched.setattr(owner, name, cut(name, owner))
-            patched.setattr(milvus.MilvusRows, "_call", cut("_call", milvus.MilvusRows))
+            patched.setattr(MilvusRows, "_call", cut("_call", MilvusRows))
             try:
                 change(index)
                 ended = False
@@ -208,7 +192,66 @@ def test_shards_that_do_not_fit_are_refused(encoder, folder, shards, tmp_path):
     assert not folder.exists()
 
 
-def test_one_process_at_a_time(encoder, folder):
+def test_a_server_lets_many_processes_read_and_lite_one(encoder, folder, milvus):
     Index.build(encoder, TEXTS, folder, kind="milvus")
     process = started("index", "info", folder)
-    assert "one process at a time" in process.communicate()[1] and process.returncode == 2
+    told, code = ("one process at a time", 2) if milvus is None else ('"texts": 300', 0)
+    assert told in "".join(process.communicate()) and process.returncode == code
+
+
+@on_server
+def test_a_copy_of_a_folder_only_reads_until_it_has_its_own_vectors(encoder, folder, tmp_path):
+    index, copied = Index.build(encoder, TEXTS, folder, kind="milvus"), tmp_path / "copy"
+    index.remove(["7"])
+    shutil.copytree(folder, copied)
+    index.add(encoder, ["later"])
+    flat = Index.build(encoder, TEXTS, tmp_path / "flat")
+    flat.remove(["7"])
+    require_equal(copy := Index.open(copied), flat, encoder)
+    with pytest.raises(ConfigError, match=r"is a copy, .* contrasent index optimize"):
+        copy.add(encoder, ["x"])
+    copy.optimize()
+    for it in (copy, flat):
+        it.add(encoder, ["of the copy"])
+    require_equal(Index.open(copied), flat, encoder)
+    shutil.copytree(copied, tmp_path / "late")
+    Index.build(encoder, TEXTS, copied, overwrite=True)
+    assert contents(Index.open(folder))[-1] == ("300", "later")
+    with pytest.raises(CheckpointError, match="has no collection contrasent_"):
+        Index.open(tmp_path / "late")
+
+
+@on_server
+@pytest.mark.parametrize("cut", ["create_collection", "insert", "flush", "drop_collection"])
+def test_the_next_writer_drops_what_a_build_left(encoder, folder, monkeypatch, milvus, cut):
+    ask = milvus_module._ask
+
+    def asked(client, folder, method, *more, **how):
+        if method in (cut, "drop_collection"):  # as a killed process drops nothing
+            raise CutError
+        return ask(client, folder, method, *more, **how)
+
+    Index.build(encoder, TEXTS[:3], folder, kind="milvus")
+    with monkeypatch.context() as patched, suppress(CutError):
+        patched.setattr(milvus_module, "_ask", asked)
+        Index.build(encoder, TEXTS[:4], folder, kind="milvus", overwrite=True)
+    assert len(milvus()) == (1 if cut == "create_collection" else 2)
+    index = Index.open(folder)
+    assert len(index) == (4 if cut == "drop_collection" else 3)
+    index.remove(["0"])
+    assert milvus() == {index.manifest.collection}
+    assert [path.name for path in folder.parent.iterdir()] == ["index"]
+
+
+def test_a_folder_of_a_server_says_what_it_lacks(encoder, folder, monkeypatch, milvus):
+    Index.build(encoder, TEXTS[:2], folder, kind="milvus")
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"texts"', f'"contrasent_1_{16 * "0"}"'))
+    told = {"": "has no", "localhost:1": "has no", "http://h:x": "leads", "http://[::1]:1": "leads"}
+    if milvus and "CONTRASENT_MILVUS_TOKEN" in os.environ:
+        told[os.environ["CONTRASENT_MILVUS_URI"]] = "refuses CONTRASENT_MILVUS_TOKEN"
+    monkeypatch.setenv("CONTRASENT_MILVUS_TOKEN", "root:wrong")
+    for address, said in told.items():
+        monkeypatch.setenv("CONTRASENT_MILVUS_URI", address)
+        with pytest.raises(ConfigError, match=f"in a Milvus server, but .*_URI .*{said}"):
+            Index.open(folder)

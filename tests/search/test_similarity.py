@@ -146,20 +146,6 @@ def test_exact_search_orders_near_ties_as_float64_does(name, folder):
     assert [hit.id for hit in index.search(encoder, ["q"], 10)[0]] == [str(n) for n in order]
 
 
-def test_an_older_index_ranks_by_cosine_and_says_so(folder):
-    encoder = dummy("dot")
-    encoder.similarity_fn_name = "cosine"
-    Index.build(encoder, TEXTS, folder)
-    path = folder / "manifest.json"
-    older = {**json.loads(path.read_text()), "format": "contrasent-index-2"}
-    del older["similarity"]
-    path.write_text(json.dumps(older))
-    expected = Index.open(folder).search(encoder, QUERIES, 3)
-    encoder.similarity_fn_name = "dot"
-    with pytest.warns(UserWarning, match="ranks by cosine, as it was built, but dummy states dot"):
-        assert Index.open(folder).search(encoder, QUERIES, 3) == expected
-
-
 def test_shards_of_another_length_are_refused(tmp_path):
     encoder = dummy("dot")
     shards = FinishedShards(tmp_path, {"encoder": encoder.fingerprint(), "normalize": True})

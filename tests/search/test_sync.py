@@ -116,7 +116,7 @@ def test_only_what_changed_is_embedded_and_what_disappeared_is_removed(files, fo
     fresh = folder.with_name("fresh")
     sync_index(fresh, [files], DummyEncoder())
     assert contents(folder) == contents(fresh) != before
-    assert "mine" in Index.open(folder).snapshot.columns([])["id"].to_pylist()
+    assert Index.open(folder).snapshot.rows_of(["mine"])
     for block in Index.open(folder).blocks():
         for text, row in zip(block.texts, block.vectors, strict=True):
             vector = encoder.vector(text)
