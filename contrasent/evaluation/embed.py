@@ -19,7 +19,7 @@ from contrasent.evaluation.intervals import Ratio
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import Vector
 from contrasent.model.backbones.base import UNBOUNDED
-from contrasent.model.protocol import Conventions, role_options, similarity_of
+from contrasent.model.protocol import ROLES, Conventions, role_options, similarity_of
 from contrasent.options import Loading, Measuring
 from contrasent.records import Interval, Record, installed_versions
 from contrasent.settings import shared
@@ -104,8 +104,7 @@ class Score:
         **more: Any,
     ) -> Record:
         """The number with all that is known of its task and encoder; ``roles`` are its prompts."""
-        known = {**vars(self), **use.record_fields(), **more}
-        known["prompts"] = {**(known["prompts"] or {}), **(roles or {})} or None
+        known = {**vars(self), **use.record_fields(roles), **more}
         return Record(task=name.name, split=name.split, data_sha256=sha256, **known)
 
 
@@ -191,8 +190,12 @@ class EncoderUse:
             )
         return rows
 
-    def record_fields(self) -> dict[str, Any]:
-        """The fields of a record that describe the encoder."""
+    def role_prompts(self) -> dict[str, str]:
+        """The prompts of queries and documents, where these differ from any text."""
+        return {it: how["prompt"] for it in ROLES if (how := role_options(self.encoder, it))}
+
+    def record_fields(self, roles: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The fields of a record that describe the encoder; ``roles`` are its prompts by role."""
         name = getattr(self.encoder, "engine", None)
         limit = getattr(self.encoder, "max_tokens", None) or UNBOUNDED
         conventions: Conventions = getattr(self.encoder, "conventions", Conventions())
@@ -203,7 +206,7 @@ class EncoderUse:
             "head": getattr(self.encoder, "head_name", None),
             "transform": getattr(self.encoder, "transform_described", None),
             "max_tokens": limit if limit < UNBOUNDED else None,
-            "prompts": {"default": prompt} if prompt else None,
+            "prompts": {**({"default": prompt} if prompt else {}), **(roles or {})} or None,
             "dimensions": conventions.truncate_dim,
             "engine": None if name == "torch" else name,
             "similarity": None if self.similarity == "cosine" else self.similarity,

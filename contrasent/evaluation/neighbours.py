@@ -128,8 +128,8 @@ def find_neighbours(
 
     A repeated sentence is found once, a query never finds itself.
     """
-    asked = replace(use, show_progress=False).embed(queries.texts, of="queries")
-    rows = use.embed(corpus.texts, of=corpus.source, zeros=True)
+    asked = replace(use, show_progress=False).embed(queries.texts, of="queries", role="query")
+    rows = use.embed(corpus.texts, of=corpus.source, zeros=True, role="document")
     live: NDArray[np.bool_] = np.any(rows, axis=1)
     if use.similarity == "cosine":
         asked, rows = unit_rows(asked.copy()), unit_rows(rows.copy())
@@ -148,7 +148,7 @@ def find_neighbours(
         left_out = tuple(corpus.texts[place] for place in itself)
         answers.append(Query(text=text, left_out=left_out, nearest=tuple(near)))
     return Neighbours(
-        **use.record_fields(),
+        **use.record_fields(use.role_prompts()),
         corpus=corpus.source,
         columns=corpus.columns,
         sentences=corpus.sentences,

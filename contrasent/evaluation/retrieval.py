@@ -22,7 +22,7 @@ from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import RETRIEVE, STSB_RETRIEVAL, TaskName, TaskText
 from contrasent.metrics import Vector, all_similarities, relevant_ranks, retrieval_score
-from contrasent.model.protocol import ROLES, role_options, unit_rows
+from contrasent.model.protocol import role_options, unit_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +197,14 @@ def embed_sides(
     """
     encoder, texts = use.encoder, [*corpus, *queries]
 
-    def by_role(texts: Sequence[str], role: str | None) -> Embeddings:
+    def by_role(texts: Sequence[str], role: str) -> Embeddings:
         once, places = embed.distinct(texts)
         return use.encode(once, role)[places]
 
-    if any(any(role_options(encoder, role).values()) for role in ROLES):
+    if role_options(encoder, "query") != role_options(encoder, "document"):
         rows = np.concatenate([by_role(corpus, "document"), by_role(queries, "query")])
     else:
-        rows = by_role(texts, None)
+        rows = by_role(texts, "query")
     embed.require_usable(encoder.name, texts, rows, zeros=getattr(encoder, "gives_zeros", False))
     rows = rows.astype(np.float64)
     if use.similarity == "cosine":
@@ -276,12 +276,10 @@ def mean_scores(
         drawn = each.reshape(2, -1).mean(axis=0) if task.name.name == STSB_RETRIEVAL else each
         ratios[metric] = Ratio(drawn, np.ones_like(drawn))
     sure = intervals(ratios, bootstrap, task.name.label)
-    roles = {role: role_options(use.encoder, role) for role in ROLES}
-    prompts = {role: how["prompt"] for role, how in roles.items() if how}
     records = tuple(
         Score(
             metric, float(each.mean()), len(task.queries), "mean", interval=sure.get(metric)
-        ).record(task.name, task.sha256, use, prompts)
+        ).record(task.name, task.sha256, use, use.role_prompts())
         for metric, each in values.items()
     )
     return Scores(records, ratios={(task.name, it): ratio for it, ratio in ratios.items()})

@@ -8,6 +8,7 @@ from helpers.tiny_sentences import write
 from contrasent.evaluation import neighbours
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.files import write_text
+from contrasent.model.protocol import Conventions
 from contrasent.records import lines_of_kind
 
 LINES = [
@@ -63,12 +64,13 @@ class Fixed:
     """Embeddings by sentence."""
 
     name, pooler = "fixed", "none"
+    conventions = Conventions(prompts={"query": "find: ", "document": ""})
 
     def __init__(self, rows):
         self.rows = rows
 
-    def encode(self, sentences, *, precision, show_progress):
-        del precision, show_progress
+    def encode(self, sentences, *, prompt, **_):
+        assert prompt == ("find: " if sentences == ["q"] else "")
         return np.array([self.rows[sentence] for sentence in sentences], dtype=np.float32)
 
 
@@ -85,6 +87,7 @@ def test_equal_cosines_are_in_the_order_of_rows_and_zeros_apart(tmp_path, rows, 
     found = neighbours.find_neighbours(encoder, corpus, neighbours.Queries(("q",), ""), 3)
     assert "".join(near.text for near in found.queries[0].nearest) == expected
     assert found.without_vector == without
+    assert found.prompts == {"query": "find: ", "document": ""}
 
 
 def test_a_task_is_a_corpus_of_both_sentences_of_its_pairs(senteval):

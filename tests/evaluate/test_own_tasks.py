@@ -107,15 +107,17 @@ def test_equal_texts_are_embedded_once_behind_prompts_too(folder, tiny_encoder, 
         file.write('{"_id": "d9", "text": "red cat"}\n')
     asked, encode = [], tiny_encoder.encode
     monkeypatch.setattr(
-        tiny_encoder, "encode", lambda texts, **how: asked.append(texts) or encode(texts, **how)
+        tiny_encoder, "encode", lambda t, **o: asked.append((t, o["prompt"])) or encode(t, **o)
     )
     tiny_encoder.prompts = {"query": "find: ", "document": ""}
     records = evaluate(tiny_encoder, [str(folder)])
-    assert asked == [[*CORPUS.values()], ["blue cat", "under house"]]
+    assert asked == [([*CORPUS.values()], ""), (["blue cat", "under house"], "find: ")]
     assert records[0].prompts == {"query": "find: ", "document": ""}
     tiny_encoder.default_prompt_name = "query"
     (record, *_) = evaluate(tiny_encoder, [str(folder)])
     assert record.prompts == {"default": "find: ", "query": "find: ", "document": ""}
+    tiny_encoder.prompts, tiny_encoder.default_prompt_name = {"query": "", "x": "any: "}, "x"
+    assert evaluate(tiny_encoder, [str(folder)]) and asked[-1][1] == ""
 
 
 def test_words_rank_a_text_without_a_known_word_last_and_count_it(tmp_path):
