@@ -46,9 +46,8 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
         examples = data.open_examples(self.file, self.columns, **shared(self, options.FoundText))
         if self.output is not None:
             data.build.require_output(self.output, [self.file], self.overwrite, examples.views)
-        tokenizer = None
-        if self.encoder is not None:
-            tokenizer = data.Tokenizer.load(model.read_modules(model.resolve(self.encoder))[0][1])
+        folder = self.encoder and model.read_modules(model.resolve(self.encoder))[0][1]
+        tokenizer = data.Tokenizer.load(folder) if folder else None
         with progress_bar("reading examples") as advance:
             facts = data.describe(examples, tokenizer, max_tokens=self.max_tokens, progress=advance)
         lines = [*facts.lines(), *data.example_lines(facts.names, facts.shown)]

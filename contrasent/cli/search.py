@@ -51,7 +51,7 @@ class EncodeCommand(
 
     def __call__(self) -> None:
         encode.end_with_parent()
-        starts, share, problem = self.workers > 1, None, ""
+        starts, share, source, problem = self.workers > 1, None, Path(self.source), ""
         if self.shard is not None:
             number, count = map(int, self.shard.split("/"))
             share = number, count
@@ -63,6 +63,8 @@ class EncodeCommand(
                 "workers share a file and what is written of OUTPUT: give --workers or --shard, a "
                 "file in place of -, and remove OUTPUT and its shards in place of --overwrite"
             )
+        if self.output.exists() and source.exists() and self.output.samefile(source):
+            problem = f"{self.output} is one of the sources; name another file to write"
         if problem:
             raise ConfigError(problem)
         encode.require_output(self.output, self, self.overwrite, shared=shared)

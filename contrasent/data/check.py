@@ -281,12 +281,10 @@ def _language(text: str) -> str:
 
 def _split_words(sample: Sequence[str], tokenizer: Tokenizer) -> float | None:
     counts = Counter(word for text in sample for word in _WORD.findall(text))
-    if not counts:
-        return None
     ids, _ = tokenizer.ids([f" {word}" for word in counts], None)
     pairs = zip(ids, counts.values(), strict=True)
     split = sum(count for row, count in pairs if len(row) != tokenizer.specials + 1)
-    return split / counts.total()
+    return split / counts.total() if counts else None
 
 
 def plural(count: int, what: str) -> str:

@@ -206,10 +206,11 @@ class Index:
     ) -> tuple[int, list[str]]:
         """`remove`, and add texts of ``(n, D)`` embeddings, all or none; how many left, new ids."""
         texts = [*checked_texts(sentences_of(texts, "texts"))]
-        names = checked_ids(ids) if texts else None
+        names = checked_ids(ids)
         gone = list(dict.fromkeys(map(str, sentences_of(remove, "ids"))))
         blocks = iter([(self._matrix(vectors, len(texts)), texts)])
-        removed, new = self._change(gone, blocks if texts else None, names, metadata, missing_ok)
+        given = blocks if texts or names or metadata else None
+        removed, new = self._change(gone, given, names, metadata, missing_ok)
         return removed, list(map(str, new)) if names is None else names
 
     def reembed(

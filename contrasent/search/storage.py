@@ -156,10 +156,10 @@ class IndexManifest:
     ) -> SearchOptions:
         """Options with the mode that ``auto`` is, and the weight of the index; else ConfigError."""
         words, similarity, least = self.words, self.similarity, how.threshold
-        mode, weighted, problem = how.mode, how.weight is not None, ""
+        mode, weighted, ranks, problem = how.mode, how.weight is not None, how.fusion == "ranks", ""
         low, high = (-1, 1) if similarity == "cosine" else (-inf, inf if similarity == "dot" else 0)
         if mode == "auto":
-            fused = words and queries is not None and (words.hybrid or weighted)
+            fused = words and queries is not None and (words.hybrid or weighted or ranks)
             mode = "hybrid" if fused else "dense"
         if empty := [n for n, it in enumerate(queries or ()) if not str(it or "").strip()]:
             problem = f"query {empty[0]} is empty; write what to look for"
@@ -173,8 +173,8 @@ class IndexManifest:
             problem = "a threshold is one of similarity, which the mode words does not know"
         elif least is not None and not low <= least <= high:
             problem = f"a threshold by {similarity} goes from {low} to {high}, not {least:g}"
-        elif weighted and (mode != "hybrid" or how.fusion == "ranks"):
-            problem = "a weight is one of hybrid searches that sum scores"
+        elif ((weighted or ranks) and mode != "hybrid") or (weighted and ranks):
+            problem = "a weight is one of hybrid searches that sum scores, ranks are of others"
         if problem:
             raise ConfigError(problem)
         weight = how.weight if weighted or words is None else words.weight

@@ -126,6 +126,8 @@ def test_all_can_be_removed(encoder, folder):
         (lambda i: i.search_vectors(np.ones(8)), ConfigError, r"expected \(8, 8\)"),
         (lambda i: i.search_vectors(np.ones((1, 8)), threshold=2), ConfigError, "from -1 to 1"),
         (lambda i: i.optimize("hsnw"), ConfigError, "Did you mean 'hnsw'"),
+        (lambda i: i.change(["1"], np.ones((0, 8)), [], ["x"]), DataError, "no text to index"),
+        (lambda i: i.search_vectors(np.ones((1, 8)), fusion="ranks"), ConfigError, "ranks"),
     ],
 )
 def test_mistakes_change_nothing(encoder, folder, use, error, said):
