@@ -86,8 +86,10 @@ QUIET = ("--evaluation.task", "none", "--evaluation.final", "none", "--max-steps
 
 
 def train(*words):
-    """The words of a command that works, unless later words spoil it."""
-    return ("train", "unsup-simcse", *PLAIN, *QUIET, *words)
+    """The words of a command that works, unless others spoil it, also in place of its own."""
+    pairs = zip((*PLAIN, *QUIET)[::2], (*PLAIN, *QUIET)[1::2], strict=True)
+    kept = [it for pair in pairs if pair[0] not in {*words} - {"--data"} for it in pair]
+    return ("train", "unsup-simcse", *kept, *words)
 
 
 def prepare(tmp_path, monkeypatch, encoder):
