@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import typer
-from helpers.command_line import worked
+from helpers.command_line import in_place, worked
 from helpers.tiny_sentences import PAIRS, sentence, write, write_pairs
 
 import contrasent
@@ -217,7 +217,7 @@ def test_every_command_of_a_page_runs(page):
     for words in PAGES[page]:
         computes = "--engine" not in words or int8.has_products()  # which some processors lack
         if computes and not ELSEWHERE.match(" ".join(words)):
-            done = worked(*words, *TINY.get(words[0], ()))
+            done = worked(*in_place(words, TINY.get(words[0], ())))
             if words[:2] == ["recipes", "unsup-simcse"]:
                 Path("mine.yaml").write_text(done.out)
 

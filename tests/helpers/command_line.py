@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 
@@ -87,9 +88,14 @@ QUIET = ("--evaluation.task", "none", "--evaluation.final", "none", "--max-steps
 
 def train(*words):
     """The words of a command that works, unless others spoil it, also in place of its own."""
-    pairs = zip((*PLAIN, *QUIET)[::2], (*PLAIN, *QUIET)[1::2], strict=True)
-    kept = [it for pair in pairs if pair[0] not in {*words} - {"--data"} for it in pair]
-    return ("train", "unsup-simcse", *kept, *words)
+    return in_place(("train", "unsup-simcse", *PLAIN, *QUIET), words)
+
+
+def in_place(words, others):
+    """The words of a command and others, which take the place of the same options."""
+    given = {it for it in map(str, others) if it.startswith("--")} - {"--data", "--overwrite"}
+    kept = (it for on, it in pairwise(["", *words]) if on not in given and it not in given)
+    return (*kept, *others)
 
 
 def prepare(tmp_path, monkeypatch, encoder):

@@ -15,8 +15,7 @@ def test_a_run_is_not_replaced_unless_asked(desk):
     before = tree(desk / "out")
     assert "out holds a training run already: --resume continues it" in refused(*train())
     assert tree(desk / "out") == before
-    said = worked(*train("--resume"))
-    assert "out is complete: nothing to resume" in said.err
+    assert "out is complete: nothing to resume" in worked(*train("--resume")).err
     assert tree(desk / "out") == before
     worked(*train("--overwrite", "--train.seed", "7"))
     assert tree(desk / "out") != before
@@ -31,8 +30,7 @@ def test_a_folder_of_the_users_is_never_touched(desk, flag, with_recipe):
     (mine / "best").mkdir()
     (mine / "best" / "thesis.txt").write_text("the better version")
     if with_recipe:
-        settings = worked("recipes", "unsup-simcse").out
-        (mine / "recipe.yaml").write_text(settings)
+        (mine / "recipe.yaml").write_text(worked("recipes", "unsup-simcse").out)
     before = tree(mine)
     message = refused(*train("--output", "mine", *flag))
     assert "mine holds files that are not of a training run, such as best; choose" in message
