@@ -389,37 +389,28 @@ def _caption(data: FigureData) -> str:
     )
 
 
+_RINGS = "A ring is the start of training, a large marker with its step the end."
 FIGURES = (
     FigureKind(PLANE, "Alignment and uniformity", plane, _caption),
     FigureKind(
-        name=SPECTRA,
-        heading="Singular values",
-        draw=lambda data: spectra(data.panels),
+        *(SPECTRA, "Singular values", lambda data: spectra(data.panels)),
         caption=lambda _: (
             "Singular values of the matrix of unit vectors, the largest set to 1; a "
             "curve that falls slowly uses more directions."
         ),
     ),
     FigureKind(
-        name=DENSITIES,
-        heading="Cosines by human rating",
-        draw=lambda data: densities(data.panels),
+        *(DENSITIES, "Cosines by human rating", lambda data: densities(data.panels)),
         caption=lambda _: (
             "Densities of the cosines of all rated pairs, by their human rating; the "
             "less they overlap, the better the cosines tell the ratings apart."
         ),
     ),
     FigureKind(
-        name=TRAJECTORIES,
-        heading="Alignment and uniformity over training",
+        *(TRAJECTORIES, "Alignment and uniformity over training"),
         of_runs=True,
         draw=lambda data: trajectories(data.runs),
-        caption=lambda data: " ".join(
-            [
-                "A ring is the start of training, a large marker with its step the end.",
-                *run_lines(data.runs),
-            ]
-        ),
+        caption=lambda data: " ".join([_RINGS, *run_lines(data.runs)]),
     ),
 )
 """All figures, in the order in which they are shown."""
