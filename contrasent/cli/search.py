@@ -114,24 +114,20 @@ class SimilarityCommand(options.Named, options.Measuring, options.AsJson):
     """Another text."""
 
     def __call__(self) -> None:
+        from contrasent.metrics import pair_similarities
+
         encoder = load(self, self.model)
         used = encoder.resolve_precision(self.precision_name)
-        pair = encoder.encode([self.text_a, self.text_b], precision=used)
-        score = round(encoder.similarity_pairwise(pair[:1], pair[1:]).item(), 6)  # of float32
+        rows = encoder.encode([self.text_a, self.text_b], precision=used)
+        similarity = model.similarity_of(encoder)
+        [score] = pair_similarities(similarity, rows[:1], rows[1:]).tolist()
+        score = min(score, 1.0) if similarity == "cosine" else score
         if not self.json:
             say(f"{score:.4f}")
             return
-        print_json(
-            {
-                model.similarity_of(encoder): score,
-                "model": self.model,
-                "pooler": encoder.pooler,
-                "head": encoder.head_name,
-                "engine": encoder.engine,
-                "precision": used,
-                "fingerprint": encoder.fingerprint(),
-            }
-        )
+        known = {similarity: score, "model": self.model, "pooler": encoder.pooler}
+        known |= {"head": encoder.head_name, "engine": encoder.engine, "precision": used}
+        print_json(known | {"fingerprint": encoder.fingerprint()})
 
 
 @settings

@@ -28,7 +28,7 @@ import numpy as np
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, require_extra
 from contrasent.files import BusyError, beside, exclusive
 from contrasent.search.metadata import IndexRows
-from contrasent.search.nearest import KINDS, best_rows
+from contrasent.search.nearest import KINDS, best_rows, row_similarities
 from contrasent.search.storage import (
     LITE,
     MILVUS_FOLDER,
@@ -183,6 +183,10 @@ class MilvusRows(Snapshot):
         way["search_params"] = {"params": {"ef": max(_LEAST_EF, count)}}
         found = self._call("search", data=queries, **way)
         return [{it["entity"]["row"]: it["entity"]["vector"] for it in hits} for hits in found]
+
+    def _similarities(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        vectors, places = self.vectors_at(rows.tolist()), np.arange(len(rows))
+        return row_similarities([vectors], self.manifest.similarity, query, places)
 
     @cached_property
     def _vectors(self) -> Any:

@@ -352,8 +352,7 @@ class Snapshot:
         return nearest(self.vectors, queries, count, kept, self.ann, self.manifest.similarity)
 
     def _similarities(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        vectors, places = self.vectors_at(rows.tolist()), np.arange(len(rows))
-        return row_similarities([vectors], self.manifest.similarity, query, places)
+        return row_similarities(self.vectors, self.manifest.similarity, query, rows)
 
     def _hit(self, ranked: Ranked) -> Hit:
         [cells] = self.table.slice(ranked.row, 1).to_pylist()
