@@ -7,7 +7,6 @@ an encoding must end with the bytes of one that was left alone, and leave nothin
 """
 
 import argparse
-import csv
 import json
 import os
 import random
@@ -21,14 +20,15 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 from benchmarks.results import described
-from contrasent.files import write_text, writing
+from contrasent.data import build
+from contrasent.files import write_text
 from contrasent.reproduce import SMOKE_MODEL
 from contrasent.search import Index
 
@@ -189,13 +189,12 @@ def main() -> None:
         soaks["train"] = soak_command(folder, _TRAIN, weights, now() + third)
         soaks["encode"] = soak_command(folder, _ENCODE, "rows.npy", now() + third)
     machine = "{processor}, {cores} cores".format(**described())
-    rows = [["what", "minutes", "kills", "completed", "acknowledged", "wrong", "machine"]]
+    names, rows = ("what", "minutes", *asdict(Soak()), "machine"), []
     for name, soak in soaks.items():
         print(name, soak)
-        counts = (soak.kills, soak.completed, soak.acknowledged, len(soak.wrong))
-        rows.append([name, options.minutes / 3, *counts, machine])
-    with writing(options.output) as partial, partial.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+        counts = {**asdict(soak), "wrong": len(soak.wrong)}
+        rows.append([name, options.minutes / 3, *counts.values(), machine])
+    build.write_rows(options.output, names, rows)
     sys.exit(any(soak.wrong for soak in soaks.values()))
 
 

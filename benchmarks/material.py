@@ -59,9 +59,8 @@ class Material:
 def gathered(encoder: str, source: str) -> Iterator[Material]:
     """Find the encoder, and a place."""
     with TemporaryDirectory(prefix="contrasent-benchmark-") as place:
-        folder = Path(place) / encoder if encoder in _SHAPES else resolve(encoder)
-        if encoder in _SHAPES:
-            random_masked_lm(encoder, folder)
+        made = Path(place) / encoder
+        folder = random_masked_lm(encoder, made) if encoder in _SHAPES else resolve(encoder)
         yield Material(folder, source, Path(place))
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shares import PARTS, PRODUCTS
+from benchmarks.worker import PARTS, PRODUCTS
 from contrasent.errors import DataError
 from contrasent.files import write_text
 from contrasent.records import installed_versions

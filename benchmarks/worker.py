@@ -9,6 +9,7 @@ the standard library is imported here.
 import importlib
 import json
 import os
+import re
 import resource
 import sys
 import time
@@ -22,6 +23,21 @@ _PACKAGES = (
     *("contrasent", "sentence-transformers", "torch", "transformers", "tokenizers"),
     *("onnxruntime", "openvino", "optimum", "optimum-intel", "faiss-cpu", "fastapi", "uvicorn"),
 )
+
+PARTS = [
+    *("encoder", "generator", "vocabulary", "discriminator"),
+    *("backward", "communication", "update"),
+]
+"""Names of the spans that a training step marks in a trace; none lies in another."""
+
+PRODUCTS = re.compile(
+    r"products|\b(mm|bmm|addmm|linear|matmul)\b|baddbmm|scaled_dot_product|flash"
+    r"|efficient_attention|mkldnn|onednn|gemm|linear_pointwise",
+    re.IGNORECASE,
+)
+"""Names of operators, and of kinds of them, that are matrix products."""
+OUTSIDE, _LEAST = "Python and waiting", 0.002
+"""The time in which no operator ran; the smallest share that is kept."""
 
 
 class Worker:
@@ -52,10 +68,36 @@ class Worker:
         return {"tokenising": time.perf_counter() - start}
 
     def profile(self, number: int) -> dict[str, Any]:
-        """Do a round under torch's profiler; see :func:`benchmarks.shares.shares`."""
-        from benchmarks.shares import shares
+        """Shares of a round's time under torch's profiler: ``kinds``, the largest operators.
 
-        return shares(lambda: self.job.round(number))
+        And ``parts`` of a training step of ours, where it has any and no accelerator computes them.
+        """
+        import torch
+        from torch.profiler import profile
+
+        from benchmarks.jobs import wait_for_device
+
+        with profile() as recorded:
+            start = time.perf_counter()
+            self.job.round(number)
+            wait_for_device()
+            seconds = time.perf_counter() - start
+        averages = {it.key: it for it in recorded.key_averages()}
+        on_device = any(it.self_device_time_total for it in averages.values())
+        clock = "self_device_time_total" if on_device else "self_cpu_time_total"
+        operators = {
+            name: getattr(it, clock) / 1e6 / seconds
+            for name, it in averages.items()
+            if name not in PARTS and not name.startswith(("ProfilerStep", "Torch-Compiled Region"))
+        }
+        operators[OUTSIDE] = max(0.0, 1 - sum(operators.values()))
+        ordered = sorted(operators.items(), key=lambda item: -item[1])
+        spans = {} if torch.cuda.is_available() else averages
+        parts = {it: spans[it].cpu_time_total / 1e6 / seconds for it in PARTS if it in spans}
+        return {
+            "kinds": {name: round(share, 4) for name, share in ordered if share > _LEAST},
+            "parts": {name: round(share, 4) for name, share in parts.items()},
+        }
 
     def rows(self, path: str) -> dict[str, Any]:
         """Write the job's embeddings, or the ids of its hits, as a matrix to ``path``."""

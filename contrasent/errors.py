@@ -1,6 +1,7 @@
 """What the toolkit tells a user who asked for something it cannot do."""
 
 import errno
+import logging
 import os
 import re
 import reprlib
@@ -8,6 +9,8 @@ import sys
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+logger = logging.getLogger("contrasent")  # of what is told on the way
 
 _FEW = 8  # choices that a message lists as they are
 _LONGEST = 100  # characters of a value in a message

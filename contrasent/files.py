@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import os
 import platform
 import shutil
@@ -14,13 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from contrasent.errors import CheckpointError, ConfigError
+from contrasent.errors import CheckpointError, ConfigError, logger
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 T = TypeVar("T")
-logger = logging.getLogger(__name__)
 
 _DAMAGE = (OSError, ValueError, LookupError, TypeError)
 _PATIENCE = 0.1  # seconds: a lock file that its last holder removes at this moment is made anew

@@ -4,7 +4,6 @@ Shapes: N sentences, n of a batch, W words, V word pieces, D width of a vector, 
 """
 
 import json
-import logging
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from contrasent.data.examples import open_examples
 from contrasent.data.word_vectors import Vectors, WordStore, read_frequencies
-from contrasent.errors import CheckpointError, ConfigError, DataError, pick
+from contrasent.errors import CheckpointError, ConfigError, DataError, logger, pick
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
 from contrasent.files import exclusive, refuse_existing, sha256_of
@@ -42,8 +41,6 @@ from contrasent.settings import (
     takes,
 )
 from contrasent.training.loop import gradient_norm, optimizer_of, set_rate, update
-
-logger = logging.getLogger("contrasent")
 
 _REMEDY = "name another folder with --output, or remove it"
 _AT_ONCE = 8192  # sentences that are embedded at a time

@@ -1,13 +1,12 @@
 """What a terminal shows: text without control characters, and the progress of long work."""
 
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-logger = logging.getLogger("contrasent")
+from contrasent.errors import logger
 
 _CONTROL = re.compile(
     "(?:\x1b[P\\]X^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\r\n]*(?:\x07|\x1b\\\\|\x9c)"  # OSC, DCS

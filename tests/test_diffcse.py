@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from contrasent import objectives
 from contrasent.data.batch import Batch, pack
 from contrasent.errors import CheckpointError
+from contrasent.model import masked_lm
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives import diffcse
 from contrasent.objectives.diffcse import OPERATIONS
@@ -92,8 +93,8 @@ def noted(monkeypatch):
     found = Noted()
     for name, operation in OPERATIONS.items():
         monkeypatch.setitem(OPERATIONS, name, found.noting(name, operation))
-    for name in ("replace", "mask_tokens"):  # of the other tasks
-        monkeypatch.setattr(diffcse, name, found.noting(name, getattr(diffcse, name)))
+    for module, name in ((masked_lm, "replace"), (diffcse, "mask_tokens")):  # of the other tasks
+        monkeypatch.setattr(module, name, found.noting(name, getattr(module, name)))
     return found
 
 

@@ -17,21 +17,14 @@ import numpy as np
 from contrasent import __version__
 from contrasent.data.check import aligned, example_lines
 from contrasent.data.columns import view_names
-from contrasent.data.examples import (
-    CONTRADICTION,
-    ENTAILMENT,
-    LABELS,
-    NEUTRAL,
-    NO_LABEL,
-    Examples,
-    NliLabels,
-)
+from contrasent.data.examples import LABELS, NO_LABEL, Examples, NliLabels
 from contrasent.data.readers import Trouble, stop
 from contrasent.data.rows import SourceRows, as_text
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import refuse_existing_file, sha256_of, writing
 
 Example = tuple[str, ...]
+ENTAILMENT, NEUTRAL, CONTRADICTION = LABELS
 PAIR = ("sent0", "sent1")
 _SHOWN = 3
 _TOLD_EVERY = 1000

@@ -1,7 +1,5 @@
 """Facts of a text: what it holds, and what about it would do harm."""
 
-from __future__ import annotations
-
 import random
 import re
 import unicodedata
@@ -10,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +79,7 @@ class Lengths:
     maximum: int
 
     @classmethod
-    def of(cls, lengths: NDArray[Any]) -> Lengths:
+    def of(cls, lengths: NDArray[Any]) -> Self:
         """The lengths of at least one text."""
         return cls(
             count=len(lengths),
@@ -230,7 +228,7 @@ def describe(
             tokens.extend(map(len, tokenizer.ids(portion, None)[0]))
     documents = documents or find_documents(examples, lambda _: None)
 
-    def of_views(lengths: array[int]) -> tuple[Lengths, ...]:
+    def of_views(lengths: "array[int]") -> tuple[Lengths, ...]:
         views = range(examples.views if lengths else 0)
         return tuple(Lengths.of(np.array(lengths[view :: examples.views])) for view in views)
 

@@ -3,7 +3,6 @@
 Shapes: B documents, A anchors of each, P positives of each anchor.
 """
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -18,10 +17,8 @@ from numpy.random import Generator
 from contrasent.data.examples import Examples, portions
 from contrasent.data.loader import IndexArray, TokenStore, example_of
 from contrasent.data.readers import CHARACTERS, Trouble, stop
-from contrasent.errors import DataError
+from contrasent.errors import DataError, logger
 from contrasent.files import cached
-
-logger = logging.getLogger("contrasent")
 
 Span = tuple[int, int]  # numbers of the first word, and of the one after the last
 

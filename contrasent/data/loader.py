@@ -296,7 +296,6 @@ class Loader:
         examples = len(source.examples)
         if examples < 2 or (drop_last and batch_size > examples):
             raise ConfigError(f"{examples} examples are too few for a batch of {batch_size}")
-        self.views = source.views
         whole, rest = divmod(examples, batch_size)
         self.steps_per_epoch = whole + (rest > 1 and not drop_last)
         self._examples_per_epoch = whole * batch_size if drop_last else examples
@@ -318,7 +317,7 @@ class Loader:
         if source.text is not None:
             tokens, starts = map(torch.from_numpy, source.text.gather(examples + 1, (0,)))
             following = Batch(tokens, starts)
-        return Batch(ids, offsets, self.views, next_sentences=following, columns=columns)
+        return Batch(ids, offsets, source.views, next_sentences=following, columns=columns)
 
     def stream(
         self, first_step: int, last_step: int, *, pinned: bool = False

@@ -4,7 +4,6 @@ A view is a row of `VIEWS`; most are random edits of a sentence's words (Gao et 
 Words are what stands between white space, and at least one always stays.
 """
 
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,10 +19,8 @@ from contrasent.data import documents, loader
 from contrasent.data.batch import Need
 from contrasent.data.examples import Examples
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.errors import DataError, require_extra
+from contrasent.errors import DataError, logger, require_extra
 from contrasent.settings import ViewSettings
-
-logger = logging.getLogger("contrasent")
 
 _LOOKED_AT = 1000
 _MOST_REPEATED = 10

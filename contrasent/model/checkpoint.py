@@ -4,8 +4,6 @@ Also read: plain Hugging Face folders, the published SimCSE and DiffCSE checkpoi
 that their training scripts wrote.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import re
@@ -24,7 +22,7 @@ from contrasent.errors import CheckpointError, ConfigError, pick, warn
 from contrasent.files import read_json, recover_folder, refuse_existing, write_json, writing_folder
 from contrasent.model import st_modules
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
+from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.heads import POOLERS, Convolutions, MlpHead, Pooler
 from contrasent.model.hub import INFO_FILE, resolve, section, write_card
 from contrasent.model.protocol import LENGTHS, Conventions, EncoderParts
@@ -91,8 +89,6 @@ def read(
     else:
         used_pooler = _read_pooler(paths, info, backbone.depth)
         used_head = "mlp" if _HEAD in paths else "none"
-    if "LSTM" in paths:
-        require_pooler(pooler or used_pooler)
     for kind, asked, used in (("pooler", pooler, used_pooler), ("head", head, used_head)):
         is_fixed = linear or fitted or (kind == "pooler" and "CNN" in paths)
         if asked not in (None, used) and is_fixed:
@@ -274,7 +270,7 @@ def _read_map(
 
 def write(
     folder: str | Path,
-    encoder: SentenceEncoder,
+    encoder: "SentenceEncoder",
     info: Mapping[str, Any],
     kept_head: MlpHead | None = None,
 ) -> None:
@@ -301,7 +297,7 @@ def write(
         write_card(partial)
 
 
-def _write_modules(folder: Path, encoder: SentenceEncoder) -> None:
+def _write_modules(folder: Path, encoder: "SentenceEncoder") -> None:
     pooler: Pooler = POOLERS[encoder.pooler]
     backbone, tokenizer, width = encoder.backbone, encoder.tokenizer, encoder.backbone.width
     rows: list[tuple[str, str]] = []

@@ -22,6 +22,7 @@ from contrasent.data.tokenizer import require_text
 from contrasent.errors import DataError, pick, warn
 from contrasent.model import checkpoint
 from contrasent.model.backbones import base
+from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.heads import POOLERS, MlpHead
 from contrasent.model.protocol import Encoded, Encoder, EncoderParts, EncodingOptions
 from contrasent.progress import sentence_progress
@@ -96,7 +97,11 @@ class SentenceEncoder(nn.Module, Encoder):
         stated_limit = parts.max_tokens or parts.tokenizer.max_tokens
         self.max_tokens = min(filter(None, (parts.backbone.max_tokens, stated_limit)))
         self.name = str(name) if loads else ""
-        self._pooler = POOLERS[pick("pooler", parts.pooler, POOLERS)]
+        kind, known = "pooler", POOLERS
+        if isinstance(parts.backbone, WordLstm):  # its vectors have another width than its states
+            kind = "pooler of an LSTM"
+            known = {name: it for name, it in POOLERS.items() if it.layers == (-1,)}
+        self._pooler = known[pick(kind, parts.pooler, known)]
         self._serving = base.SharedContext(partial(base.evaluating, self))
         stated = parts.conventions
         self.conventions = replace(

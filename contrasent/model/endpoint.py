@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import os
 import time
 from collections.abc import Sequence
@@ -19,11 +18,9 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import numpy as np
 from numpy.typing import NDArray
 
-from contrasent.errors import CheckpointError, first_line
+from contrasent.errors import CheckpointError, first_line, logger
 from contrasent.files import cached
 from contrasent.model.loading import LookupEncoder
-
-logger = logging.getLogger("contrasent")
 
 KEY = "CONTRASENT_API_KEY"
 """The variable of the environment with the key of a server."""

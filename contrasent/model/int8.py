@@ -21,16 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contrasent.data.batch import Batch
+from contrasent.model.backbones import packed_bert
 from contrasent.model.backbones.base import FULL_FP32, Backbone, cpu_has
 from contrasent.model.backbones.kernels import Blocks
-from contrasent.model.backbones.packed_bert import (
-    Layer,
-    LayerModules,
-    PackedBert,
-    States,
-    embed_tokens,
-    layers_of,
-)
+from contrasent.model.backbones.packed_bert import Layer, LayerModules, PackedBert, States
 
 _SAFE = 1e30
 """Sums of exponentials between this and its inverse have lost nothing to the ends of bf16."""
@@ -58,7 +52,7 @@ class Int8Bert(Backbone):
         self.embeddings = backbone.model.embeddings
         self._layers = [
             Layer(each, _Maps(each, widest, self.heads))
-            for each, widest in zip(layers_of(backbone.model), ranges, strict=True)
+            for each, widest in zip(packed_bert.layers_of(backbone.model), ranges, strict=True)
         ]
 
     @classmethod
@@ -80,7 +74,7 @@ class Int8Bert(Backbone):
         with torch.autocast("cpu", enabled=False):
             # Products of integers, too, are compiled for each number of rows.
             blocks, tokens = Blocks.of(batch, self.heads, rounded=True), len(batch.token_ids)
-            embedded = embed_tokens(self.embeddings, batch, blocks.positions).float()
+            embedded = packed_bert.embed_tokens(self.embeddings, batch, blocks.positions).float()
             state = F.pad(embedded, (0, 0, 0, blocks.rows - tokens))
             states = {0: embedded}
             # S is rounded up as R is, with copies of the first.
@@ -275,7 +269,7 @@ def measure(backbone: PackedBert) -> list[dict[str, Tensor]]:
         widest[name] = torch.maximum(widest[name], largest) if name in widest else largest
 
     with ExitStack() as hooks, torch.inference_mode(), FULL_FP32:
-        for layer in layers_of(backbone.model):
+        for layer in packed_bert.layers_of(backbone.model):
             ranges.append({})
             maps = {"state": layer.query, "mixed": layer.output, "normed": layer.up}
             for name, module in {**maps, "inner": layer.down}.items():

@@ -3,8 +3,6 @@
 Shapes: V word pieces, N sentences, T their word pieces, W words, D dimensions, C components.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from abc import abstractmethod
@@ -267,8 +265,8 @@ class Router(Encoder):
 
     def __init__(
         self,
-        query: str | Path | LoadedEncoder,
-        document: str | Path | LoadedEncoder,
+        query: "str | Path | LoadedEncoder",
+        document: "str | Path | LoadedEncoder",
         *,
         default: str = "document",
         conventions: Conventions | None = None,

@@ -27,7 +27,7 @@ from contrasent.data.tokenizer import SpecialIds, Tokenizer
 from contrasent.data.views import share_of
 from contrasent.errors import CheckpointError, ConfigError, warn
 from contrasent.model.backbones.base import Backbone
-from contrasent.model.backbones.kernels import has_products
+from contrasent.model.backbones.kernels import AS_INTEGER, has_products
 from contrasent.model.backbones.packed_bert import ARCHITECTURES, Linear, Map
 from contrasent.model.checkpoint import read_modules, write_info, writing_encoder
 from contrasent.model.hub import resolve
@@ -172,7 +172,6 @@ _GROUPS = 32
 _COLUMNS = _GROUPS * 16
 _ROWS = {"cpu": 128}
 _ROWS_OF_ACCELERATORS = 4096
-_INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
 class Predictor:
@@ -212,7 +211,7 @@ def argmax(logits: Tensor) -> Tensor:
     if logits.device.type != "cpu" or columns % _GROUPS:
         return logits.argmax(-1)
     # The bits of two numbers of which one is positive compare as integers do, in less time.
-    bits = logits.view(_INTEGERS[logits.element_size()]).view(rows, _GROUPS, -1)
+    bits = logits.view(AS_INTEGER[logits.element_size()]).view(rows, _GROUPS, -1)
     column = bits.amax(1).argmax(-1)
     columns_of_groups = column[:, None, None].expand(-1, _GROUPS, 1)
     candidates = logits.view(rows, _GROUPS, -1).gather(2, columns_of_groups).squeeze(2)

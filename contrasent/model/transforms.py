@@ -320,7 +320,6 @@ class Flow(Transform):
 
 
 TRANSFORMS: dict[str, Any] = {it.name: it for it in (DenseMap, Projection, Whitening, Flow)}
-"""The class of each by its name."""
 
 
 def transform_named(name: str, settings: dict[str, Any]) -> Transform:

@@ -23,18 +23,10 @@ from torch.profiler import record_function
 from contrasent.data.batch import Batch, Need, concat, sums_by_parts
 from contrasent.errors import ConfigError
 from contrasent.functional import corrective_lm, info_nce
+from contrasent.model import masked_lm
 from contrasent.model.backbones.base import Backbone
 from contrasent.model.heads import HEADS
-from contrasent.model.masked_lm import (
-    Editing,
-    Generator,
-    MaskedLm,
-    delete,
-    insert,
-    mask_tokens,
-    replace,
-    require_mask_token,
-)
+from contrasent.model.masked_lm import Editing, Generator, MaskedLm, mask_tokens
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import Objective, Share, Start, Terms, duplicates
 from contrasent.objectives.mlm import hidden_sums, mean_terms
@@ -126,7 +118,7 @@ class Conditional(nn.Module):
         return logits.float()
 
 
-OPERATIONS = {"replace": replace, "insert": insert, "delete": delete}
+OPERATIONS = {"replace": masked_lm.replace, "insert": masked_lm.insert, "delete": masked_lm.delete}
 
 
 class Difference(nn.Module):
@@ -201,7 +193,7 @@ class CorrectedTokens(Difference):
     """Correction of replaced tokens: corrective LM (Meng et al. 2021, COCO-LM)."""
 
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
-        edit = replace(batch, self.editing)
+        edit = masked_lm.replace(batch, self.editing)
         corrected, copying, right = sums_by_parts(
             partial(self._shares, len(edit.edited), edit.chosen.sum().clamp(min=1)),
             edit.batch,
@@ -256,7 +248,7 @@ class DiffCSE(Objective):
         tokenizer = encoder.tokenizer
         limits, generator = [encoder.max_tokens], None
         if config.edit_operation != "delete":
-            require_mask_token(tokenizer.special_ids)
+            masked_lm.require_mask_token(tokenizer.special_ids)
             if config.task != "cmlm":
                 generator = Generator.load(config.generator or encoder.name, tokenizer)
                 limits.append(generator.max_tokens)

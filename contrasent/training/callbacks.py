@@ -3,26 +3,20 @@
 What a callback is, and the one that saves states, are in :mod:`contrasent.training.run`.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from contrasent.errors import CheckpointError, DataError
+from contrasent.errors import CheckpointError, DataError, logger
 from contrasent.evaluation.geometry import KIND, measurement
 from contrasent.evaluation.sts_data import RatedPairs
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.training.run import Callback, Session
+from contrasent.training.scoring import DevTask
 from contrasent.training.setup import start_as_it_comes
-
-if TYPE_CHECKING:
-    from contrasent.training.scoring import DevTask
-
-logger = logging.getLogger("contrasent")
 
 
 class GeometryLog(Callback):
@@ -75,7 +69,7 @@ class Selection(Callback):
     """Scores encoders on the dev task, keeps the best one, and stops where none gets better."""
 
     def __init__(
-        self, run: Session, dev: "DevTask", on_evaluation: Callable[[DevScore], object] | None
+        self, run: Session, dev: DevTask, on_evaluation: Callable[[DevScore], object] | None
     ) -> None:
         super().__init__(run, run.recipe.evaluation.every)
         self._dev, self._on_evaluation = dev, on_evaluation

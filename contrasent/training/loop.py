@@ -297,8 +297,7 @@ def run(
 
 @torch.no_grad()
 def _require_finite(training: Training, batch: Batch, step: int) -> None:
-    plain = replace(batch, duplicate_of=None, next_sentences=None, columns={})
-    first = plain.select(batch.offsets.new_zeros(1))
+    first = batch.select(batch.offsets.new_zeros(1))
     rows = []
     for encoder in filter(None, (training.encoder, training.twin)):
         with evaluating(encoder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import signal
@@ -21,12 +20,12 @@ from accelerate import Accelerator
 
 from contrasent.data.examples import Rows, keep_data
 from contrasent.distributed import ProcessGroup, launched
-from contrasent.errors import ContrasentError, is_out_of_memory
+from contrasent.errors import ContrasentError, is_out_of_memory, logger
 from contrasent.files import remove_folder, write_text
 from contrasent.model.backbones.base import FULL_FP32, give_back_freed_memory
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import CARD, INFO_FILE, write_card
-from contrasent.progress import Advance, step_progress
+from contrasent.progress import step_progress
 from contrasent.recipe import Recipe
 from contrasent.records import Record, write_records
 from contrasent.training import loop, run_folder
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from contrasent.evaluation.suite import Suite
     from contrasent.training.callbacks import DevScore
 
-logger = logging.getLogger("contrasent")
 _STEPS_BETWEEN_TRIMS = 25
 
 OnStep = Callable[[loop.StepMetrics], object]
@@ -237,9 +235,6 @@ def stop_request(*, alone: bool = True) -> Iterator[threading.Event]:
 
 class Session:
     """A run in its folder, as its callbacks see it; ConfigError if processes see another one."""
-
-    _shown: Advance
-    _stop: threading.Event
 
     def __init__(
         self,

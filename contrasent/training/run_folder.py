@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contrasent.errors import ConfigError, MissingExtraError, pick
+from contrasent.errors import ConfigError, MissingExtraError, logger, pick
 from contrasent.files import BusyError, exclusive, recover_folder, sweep, write_text
 from contrasent.recipe import Recipe, dotted, load_recipe, to_yaml
 from contrasent.records import installed_versions
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from contrasent.training.loop import StepMetrics
-
-logger = logging.getLogger("contrasent")
 
 _RECIPE, _DATA, _ENVIRONMENT = "recipe.yaml", "data.json", "environment.json"
 _LOCK = ".state.lock"

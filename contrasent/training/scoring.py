@@ -1,7 +1,6 @@
 """The scores of runs: the task that selects ``best``, start beside result, several seeds."""
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 
 from contrasent.data.examples import Examples
 from contrasent.distributed import ProcessGroup, launched
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError, DataError, logger
 from contrasent.evaluation.compare import SeedScores, gains
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores, raise_problems
 from contrasent.evaluation.intervals import Bootstrap
@@ -40,7 +39,6 @@ from contrasent.training.run import BeforeAndAfter, Result, train
 from contrasent.training.run_folder import RunFolder
 from contrasent.training.setup import start_as_it_comes, start_encoder
 
-logger = logging.getLogger("contrasent")
 # What is scored unless the recipe says otherwise, and the consequence where it is not there.
 _USUAL = {
     "task": ("stsb-dev", "`best` is not selected by human ratings"),

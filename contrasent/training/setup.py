@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,10 +18,10 @@ from contrasent.data.loader import Loader, Mixture
 from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
 from contrasent.distributed import WHOLE, Split, launched, timeout
-from contrasent.errors import ConfigError, ContrasentError, DataError, first_line
+from contrasent.errors import ConfigError, ContrasentError, DataError, first_line, logger
 from contrasent.model import checkpoint
 from contrasent.model.backbones.base import training_device
-from contrasent.model.backbones.word_lstm import WordLstm, require_pooler
+from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.hub import are_words
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from contrasent.evaluation.suite import Suite
     from contrasent.model.loading import WordEncoder
     from contrasent.training.scoring import DevTask
-
-logger = logging.getLogger("contrasent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,11 +273,9 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
                 f"{settings.name} holds word vectors, over which an LSTM is trained; say its size "
                 "with encoder.lstm, as the recipe infersent does, and name the file of the vectors"
             )
-        store, pooler = open_words(path), settings.pooler or "max"
-        require_pooler(pooler)
-        tokenizer = WordTokenizer(store, sentence_marks(store))
-        backbone = WordLstm(store, settings.lstm)
-        parts = EncoderParts(backbone=backbone, tokenizer=tokenizer, pooler=pooler)
+        store = open_words(path)
+        words, lstm = WordTokenizer(store, sentence_marks(store)), WordLstm(store, settings.lstm)
+        parts = EncoderParts(backbone=lstm, tokenizer=words, pooler=settings.pooler or "max")
         encoder = SentenceEncoder(parts)
         encoder.name = settings.name
     else:

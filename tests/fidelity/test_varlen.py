@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import kernels as packing
-from contrasent.model.backbones import packed_bert
 from contrasent.model.backbones.packed_bert import PackedBert
 
 CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
@@ -81,7 +80,7 @@ def test_the_backbone_asks_it_for_each_sentence_alone(lengths, first_only, monke
     loop = Mock(wraps=sentence_by_sentence)
     expected = backbone(batch, [1, -1], first_only=first_only)
     monkeypatch.setattr(packing, "_flash", loop)
-    monkeypatch.setattr(packed_bert, "packed_attention_available", lambda *_: True)
+    monkeypatch.setattr(packing, "packed_attention_available", lambda *_: True)
     got = backbone(batch, [1, -1], first_only=first_only)
     assert loop.call_count == 2
     weights = []

@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from contrasent import objectives
 from contrasent.data.batch import pack
-from contrasent.model.backbones import packed_bert
+from contrasent.model.backbones import kernels
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.heads import POOLERS
 from contrasent.model.protocol import Encoded
@@ -40,7 +40,7 @@ def meta_like_an_accelerator(monkeypatch):
 @pytest.mark.parametrize("varlen", [True, False])
 @pytest.mark.parametrize("name", POOLERS)
 def test_a_step_asks_the_device_nothing(name, varlen, monkeypatch):
-    monkeypatch.setattr(packed_bert, "packed_attention_available", lambda *_: varlen)
+    monkeypatch.setattr(kernels, "packed_attention_available", lambda *_: varlen)
     backbone = PackedBert(transformer(config_of("bert", 100))).to(META).train()
     scored = objectives.build(
         "simcse", {"hard_negative_weight": 2.0}, width=backbone.width, data_views=3

@@ -11,20 +11,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from contrasent.data.batch import Batch
-from contrasent.model.backbones.base import (
-    UNBOUNDED,
-    Backbone,
-    evaluating,
-    first_position,
-    name_failures,
-)
+from contrasent.model.backbones import base
 
 _BIG_BIRD = "big_bird"
 _PROBED, _OFF = 4, 1e-3
 """Tokens that are computed with and without padding, and what is more than rounding."""
 
 
-class AutoBackbone(Backbone):
+class AutoBackbone(base.Backbone):
     """A ``transformers`` encoder run through its own forward."""
 
     pads = True
@@ -35,7 +29,8 @@ class AutoBackbone(Backbone):
         self.model = model
         self.width, self.depth = config.hidden_size, config.num_hidden_layers
         positions = getattr(config, "max_position_embeddings", None) or 0  # XLNet says -1
-        self.max_tokens = (positions if positions > 0 else UNBOUNDED) - first_position(model)
+        positions = positions if positions > 0 else base.UNBOUNDED
+        self.max_tokens = positions - base.first_position(model)
         # BigBird's sparse attention is full in a short batch.
         is_sparse = config.model_type == _BIG_BIRD and config.attention_type == "block_sparse"
         self._padding_counts = True if is_sparse else None
@@ -69,7 +64,8 @@ class AutoBackbone(Backbone):
 
     def _is_causal(self) -> bool:
         tokens = torch.tensor([[0, 1], [0, 2]], device=self.model.device)
-        with torch.no_grad(), evaluating(self.model), name_failures(self.kind, "two tokens"):
+        named = base.name_failures(self.kind, "two tokens")
+        with torch.no_grad(), base.evaluating(self.model), named:
             first, other = self.model(input_ids=tokens).last_hidden_state[:, 0]
         return torch.equal(first, other)
 
@@ -92,7 +88,7 @@ class AutoBackbone(Backbone):
         if batch.positions is not None:
             places = torch.zeros(mask.shape, dtype=torch.int64, device=mask.device)
             places[mask] = batch.positions
-            inputs["position_ids"] = places + first_position(self.model)
+            inputs["position_ids"] = places + base.first_position(self.model)
         output = self.model(**inputs, output_hidden_states=True)
         states = (*output.hidden_states[: self.depth], output.last_hidden_state)
         return {n: states[n][:, 0] if first_only else states[n][mask] for n in wanted}
@@ -106,8 +102,8 @@ class AutoBackbone(Backbone):
             ids[0, :_PROBED] = torch.tensor(words)
             mask = (torch.arange(longer, device=ids.device) < _PROBED).long().unsqueeze(0)
             with (
-                name_failures(self.kind, f"{_PROBED} tokens"),
-                evaluating(self.model),
+                base.name_failures(self.kind, f"{_PROBED} tokens"),
+                base.evaluating(self.model),
                 torch.no_grad(),
                 torch.random.fork_rng(devices=[]),
                 torch.autocast(ids.device.type, None, False),

@@ -253,7 +253,7 @@ class _Move(Function):
 _LONG = 128
 """Above this length weights, ``(N, Q, L)``, are not written out where no gradient needs them."""
 _STEPS = 1 << 15
-_AS_INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+AS_INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
@@ -281,7 +281,7 @@ def keep_mask(x: Tensor, rate: float) -> tuple[Tensor, float]:
 
 def apply_mask(x: Tensor, mask: Tensor) -> Tensor:
     """``x`` with zeros where ``mask`` has none of its bits set."""
-    integer = _AS_INTEGER[x.element_size()]
+    integer = AS_INTEGER[x.element_size()]
     return (x.view(integer) & mask.to(integer)).view(x.dtype)
 
 

@@ -10,7 +10,7 @@ attention, which sees ``(S, H, L, D / H)``, see ``(R, D)``, R >= T rows, a few o
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
@@ -25,17 +25,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from contrasent.data.batch import Batch
+from contrasent.model.backbones import kernels
 from contrasent.model.backbones.base import Backbone, WeightCache, first_position
-from contrasent.model.backbones.kernels import (
-    Blocks,
-    CpuLinear,
-    attention,
-    dropout,
-    dropout_norm,
-    fused_kernels,
-    has_products,
-    packed_attention_available,
-)
+from contrasent.model.backbones.kernels import Blocks
 
 ADAPTER = "default"
 """Of peft's low-rank changes, which :mod:`contrasent.model.weights` adds."""
@@ -61,17 +53,16 @@ class Linear(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         """``F.linear``; for bf16 by oneDNN, as torch's writes and reads the bias in every row."""
-        if x.dtype != torch.bfloat16 or not has_products(x.device, x.dtype):
+        if x.dtype != torch.bfloat16 or not kernels.has_products(x.device, x.dtype):
             return F.linear(x, *self)
-        mapped: Tensor = CpuLinear.apply(x, *self)  # type: ignore[no-untyped-call]
+        mapped: Tensor = kernels.CpuLinear.apply(x, *self)  # type: ignore[no-untyped-call]
         return mapped
 
-    def activated(self, x: Tensor, activation: Any) -> Tensor:
-        activated: Tensor = activation(self(x))
-        return activated
+    def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+        return activation(self(x))
 
     def add_norm(self, x: Tensor, state: Tensor, norm: nn.LayerNorm, rate: float) -> States:
-        return dropout_norm(state, self(x), rate, norm)
+        return kernels.dropout_norm(state, self(x), rate, norm)
 
 
 class Map(Linear):
@@ -87,7 +78,7 @@ class Map(Linear):
         mapped: Tensor = torch.ops.mkldnn._linear_pointwise(x, *self, "none", [], "")
         return mapped
 
-    def activated(self, x: Tensor, activation: Any) -> Tensor:
+    def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         if getattr(activation, "act", None) is not F.gelu:
             return super().activated(x, activation)
         mapped: Tensor = torch.ops.mkldnn._linear_pointwise(x, *self, "gelu", [], "none")
@@ -144,10 +135,10 @@ class LayerWeights:
         if rows is not None:
             query_map, rest = self.parted or self.part()
             query = query_map(state[rows])  # first, as gradients are added up in this order
-            return attention(rest(state), blocks, rate, query)
+            return kernels.attention(rest(state), blocks, rate, query)
         packed = self.qkv(state)
         if not self.alone:
-            return attention(packed, blocks, rate)
+            return kernels.attention(packed, blocks, rate)
         parts = packed.view(1, len(packed), 3, blocks.heads, -1).permute(2, 0, 3, 1, 4)
         bias = blocks.bias(packed.dtype)
         mask = None if bias is None else bias[:1].unsqueeze(0)
@@ -188,7 +179,7 @@ class Layer:
         if addition is not None:
             sentence = F.pad(blocks.sentence, (0, len(state) - len(blocks.sentence)))
             added = addition.states.to(narrow.dtype).index_select(0, sentence)
-            state, narrow = dropout_norm(state, added, rate, addition.norm)
+            state, narrow = kernels.dropout_norm(state, added, rate, addition.norm)
         inner = maps.up.activated(narrow, it.activation)
         after: States = maps.down.add_norm(inner, state, it.norm, rate)
         return after
@@ -351,7 +342,7 @@ class PackedBert(Backbone):
         changes = changes or batch.changes_embeddings or self.training or bool(additions)
         # Weights may be laid out for inference where they stay as they are; that takes longer than
         # casting them.
-        lays_out = keeps and not changes and has_products(device, dtype)
+        lays_out = keeps and not changes and kernels.has_products(device, dtype)
         is_worth = tokens >= _WORTH_LAYING_OUT or (True, dtype) in self._unchanging.kept
         is_alone = lays_out and batch.sentences == 1 and self._serving.is_open
         is_alone = is_alone and not self.spec.distances  # which have no bias there
@@ -375,7 +366,7 @@ class PackedBert(Backbone):
             wide = F.pad(state, (0, 0, 0, blocks.rows - len(state)))
             cache = self._serving if is_alone else self._unchanging
             layers = cache.get((lays_out, dtype), make) if keeps else make()
-            thin = lays_out or (keeps and not changes and narrow and fused_kernels(device))
+            thin = lays_out or (keeps and not changes and narrow and kernels.fused_kernels(device))
             states = wide.to(dtype) if thin else wide, wide.to(dtype)
             by_number = {0: state}
             for number, layer in enumerate(layers[: max(wanted)], start=1):
@@ -414,7 +405,7 @@ class PackedBert(Backbone):
 
     def _blocks(self, batch: Batch, dtype: torch.dtype, *, causal: bool = False) -> Blocks:
         device = batch.token_ids.device
-        available = packed_attention_available(device, dtype, self.width // self.heads)
+        available = kernels.packed_attention_available(device, dtype, self.width // self.heads)
         blocks = Blocks.of(
             batch,
             self.heads,
@@ -431,7 +422,8 @@ class PackedBert(Backbone):
 
     def _embed(self, batch: Batch, places: Tensor) -> Tensor:
         part: Any = self.model.embeddings
-        state = dropout(embed_tokens(part, batch, places), rate_of(part.dropout, self.training))
+        rate = rate_of(part.dropout, self.training)
+        state = kernels.dropout(embed_tokens(part, batch, places), rate)
         projection = self.spec.projection and getattr(self.model, self.spec.projection, None)
         return projection(state) if projection else state
 

@@ -12,9 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from contrasent.data.batch import Batch
 from contrasent.data.word_vectors import WordStore
-from contrasent.errors import pick
 from contrasent.model.backbones.base import UNBOUNDED, Backbone
-from contrasent.model.heads import POOLERS
 
 
 class WordLstm(Backbone):
@@ -64,8 +62,3 @@ class WordLstm(Backbone):
 
     def freeze_embeddings(self) -> None:
         """Nothing to do: word vectors are never trained."""
-
-
-def require_pooler(name: str) -> None:
-    """Raise ConfigError if the pooler also takes the vectors, which have another width."""
-    pick("pooler of an LSTM", name, [it.name for it in POOLERS.values() if it.layers == (-1,)])

@@ -6,7 +6,8 @@ from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
 from contrasent.model.backbones import packed_bert
-from contrasent.model.backbones.packed_bert import LayerWeights, PackedBert, has_products
+from contrasent.model.backbones.kernels import has_products
+from contrasent.model.backbones.packed_bert import LayerWeights, PackedBert
 
 pytestmark = pytest.mark.precision
 
