@@ -20,7 +20,6 @@ import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from importlib.resources import files
 from itertools import chain, cycle, islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -325,7 +324,7 @@ def prepare(data: Path, work: Path) -> None:
     """Make the text and the tests of every domain."""
     for domain in (questions, forum, reviews, wikipedia, captions):
         domain(data, work)
-    quickstart = Path(str(files("contrasent") / "quickstart_data"))
+    quickstart = Path(contrasent.__file__).with_name("quickstart_data")
     shutil.copytree(quickstart / "wikipedia_search", work / "quickstart/test", dirs_exist_ok=True)
     shutil.copy(quickstart / "wikipedia.txt", work / "quickstart/train.txt")
     (work / "data").unlink(missing_ok=True)

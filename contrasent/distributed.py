@@ -9,13 +9,12 @@ W-th part; DistributedDataParallel's mean would do the same here.)
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate, groupby
-from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -96,12 +95,9 @@ def _gathered(rows: Tensor) -> Tensor:
     """``(W * n, ...)``, the rows of all processes, of which each has n; the gradient is summed."""
     from torch.distributed import _functional_collectives as collectives
 
-    # torch 2.13 gave it another name
-    name = "all_gather_single_autograd"
-    gather = getattr(collectives, name, None) or collectives.all_gather_tensor_autograd
-    everybody: Any = distributed.group.WORLD
-    every: Tensor = gather(rows.contiguous(), 0, everybody)
-    return every
+    gather: Callable[..., Tensor] | None = getattr(collectives, "all_gather_single_autograd", None)
+    gather = gather or collectives.all_gather_tensor_autograd  # its name before torch 2.13
+    return gather(rows.contiguous(), 0, distributed.group.WORLD)
 
 
 @contextmanager
@@ -123,7 +119,7 @@ def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
     gradients = [it.grad for it in parameters if it.grad is not None]
     ends = accumulate(gradient.numel() for gradient in gradients)
     numbered = zip((end // _BUCKET for end in ends), gradients, strict=True)
-    for _, bucket in groupby(numbered, key=itemgetter(0)):
+    for _, bucket in groupby(numbered, key=lambda it: it[0]):
         together = [gradient for _, gradient in bucket]
         flat = nn.utils.parameters_to_vector(together)
         distributed.all_reduce(flat)

@@ -3,7 +3,6 @@
 Shapes: N sentences, n of a batch, W words, V word pieces, D width of a vector, C components.
 """
 
-import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from contrasent.data.word_vectors import Vectors, WordStore, read_frequencies
 from contrasent.errors import CheckpointError, ConfigError, DataError, logger, pick
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
-from contrasent.files import exclusive, refuse_existing, sha256_of
+from contrasent.files import exclusive, read_json, refuse_existing, sha256_of
 from contrasent.model import transforms
 from contrasent.model.encoder import SentenceEncoder, embed
 from contrasent.model.hub import INFO_FILE, resolve
@@ -338,7 +337,7 @@ class Fitter:
                 "fingerprint": encoder.fingerprint(),
                 "pooler": encoder.pooler,
                 "head": encoder.head_name,
-                "contrasent": json.loads(path.read_text("utf-8")) if path.is_file() else None,
+                "contrasent": read_json(path) if path.is_file() else None,
             },
         }
         if isinstance(fitted, StaticEncoder):

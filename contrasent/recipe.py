@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from difflib import get_close_matches
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -206,7 +205,7 @@ class Recipe:
 
 def recipes() -> dict[str, Path]:
     """The packaged recipes by name."""
-    folder = Path(str(files("contrasent") / "recipes"))
+    folder = Path(__file__).with_name("recipes")
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 

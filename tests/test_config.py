@@ -6,17 +6,12 @@ import pytest
 from helpers.command_line import worked
 from helpers.tiny_runs import TINY
 
+from contrasent import settings
 from contrasent.cli.train import describe
 from contrasent.errors import ConfigError
 from contrasent.objectives import available, config_of
 from contrasent.recipe import DataSettings, Recipe, fields_of, load_recipe, recipes, to_yaml
-from contrasent.settings import (
-    EncoderSettings,
-    EvaluationSettings,
-    TrainSettings,
-    ViewSettings,
-    explanations,
-)
+from contrasent.settings import EncoderSettings, EvaluationSettings, TrainSettings, ViewSettings
 
 # Gao et al. 2021, Table A.1: batch size and learning rate. Supervised: BERT and RoBERTa alike.
 TABLE_A_1 = {
@@ -153,8 +148,8 @@ SECTIONS = EncoderSettings, DataSettings, ViewSettings, TrainSettings, Evaluatio
 
 @pytest.mark.parametrize("kind", [*SECTIONS, *(type(config_of(it, {})) for it in available())])
 def test_every_setting_is_explained(kind):
-    assert set(explanations(kind)) == set(fields_of(kind))
-    assert all(text.endswith(".") for text in explanations(kind).values())
+    assert set(settings.explanations(kind)) == set(fields_of(kind))
+    assert all(text.endswith(".") for text in settings.explanations(kind).values())
 
 
 @pytest.mark.parametrize(

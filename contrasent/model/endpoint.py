@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPException
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -119,7 +118,7 @@ class EndpointEncoder(LookupEncoder):
         with suppress(ValueError, TypeError, LookupError):
             content = json.loads(answer)
             if not self.is_tei:
-                ordered = sorted(content["data"], key=itemgetter("index"))
+                ordered = sorted(content["data"], key=lambda row: row["index"])
                 content = [row["embedding"] for row in ordered]
             rows = np.array(content, np.float32)
         shape = len(texts), self.full_width or rows.shape[-1]

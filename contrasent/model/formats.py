@@ -7,7 +7,6 @@ import logging
 import warnings
 from collections.abc import Set
 from dataclasses import asdict, dataclass, fields
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,7 @@ def export(
 
 
 def _measure(format_name: str, encoder: SentenceEncoder, exported: Encoder) -> Parity:
-    text = resources.files("contrasent") / "quickstart_data" / "wikipedia.txt"
+    text = Path(__file__).parents[1] / "quickstart_data" / "wikipedia.txt"
     lines = text.read_text(encoding="utf-8").splitlines()[:_SENTENCES]
     texts = [*lines, "a", " ".join(lines[:_LONG])]
     ours, theirs = (

@@ -4,7 +4,6 @@ Shapes: V word pieces, N sentences, T their word pieces, W words, D dimensions, 
 """
 
 import hashlib
-import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -208,7 +207,7 @@ class WordEncoder(LookupEncoder):
                 for it in (_WORD_WEIGHTS, _COMPONENTS)
             )
             weights = weights.reshape(store.words)
-            info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+            info = read_json(folder / INFO_FILE)
             components = components.reshape(-1, store.width)
             return cls(store, str(name), weights, components, info["transform"]["described"])
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.profiler import record_function
 
 from contrasent.data.batch import Batch, rows_by_parts
-from contrasent.data.tokenizer import SpecialIds, Tokenizer
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.data.views import share_of
 from contrasent.errors import CheckpointError, ConfigError, warn
 from contrasent.model.backbones.base import Backbone
@@ -46,36 +46,31 @@ class Masked:
 
 
 def mask_tokens(
-    batch: Batch,
-    rate: float,
-    special_ids: SpecialIds,
-    vocabulary: int,
-    *,
-    always_mask: bool = False,
+    batch: Batch, rate: float, tokenizer: Tokenizer, *, always_mask: bool = False
 ) -> Masked:
     """Choose tokens to predict, each by itself with probability ``rate``; never a special one.
 
-    Of the chosen 80 % become the mask token, 10 % a random token of the ``vocabulary``, special
+    Of the chosen 80 % become the mask token, 10 % a random token of the vocabulary, special
     ones included, and 10 % stay, unless ``always_mask``. Drawn on the batch's device.
     """
-    mask = require_mask_token(special_ids)
+    mask = require_mask_token(tokenizer)
     tokens = batch.token_ids
     device, shape = tokens.device, tokens.shape
-    chosen = (torch.rand(shape, device=device) < rate) & _ordinary(tokens, special_ids)
+    chosen = (torch.rand(shape, device=device) < rate) & _ordinary(tokens, tokenizer)
     if always_mask:
         return Masked(tokens.masked_fill(chosen, mask), chosen)
     kind = torch.rand(shape, device=device)
-    random = torch.randint(vocabulary, shape, device=device)
+    random = torch.randint(tokenizer.vocabulary, shape, device=device)
     replaced = torch.where(kind < _MASKED_OR_RANDOM, random, tokens)
     replaced = replaced.masked_fill(kind < _MASKED, mask)
     return Masked(torch.where(chosen, replaced, tokens), chosen)
 
 
-def require_mask_token(special_ids: SpecialIds) -> int:
+def require_mask_token(tokenizer: Tokenizer) -> int:
     """The id of the mask token; ConfigError if there is none."""
-    if special_ids.mask is None:
+    if tokenizer.special_ids.mask is None:
         raise ConfigError("this tokenizer has no mask token: start from a masked language model")
-    return special_ids.mask
+    return tokenizer.special_ids.mask
 
 
 @lru_cache(maxsize=8)
@@ -83,8 +78,8 @@ def _on(device: torch.device, ids: tuple[int, ...]) -> Tensor:
     return torch.tensor(ids, device=device)  # kept: a copy from the host makes a step wait
 
 
-def _ordinary(tokens: Tensor, special_ids: SpecialIds) -> Tensor:
-    return ~torch.isin(tokens, _on(tokens.device, special_ids.every))
+def _ordinary(tokens: Tensor, tokenizer: Tokenizer) -> Tensor:
+    return ~torch.isin(tokens, _on(tokens.device, tokenizer.special_ids.every))
 
 
 _HEADS = ARCHITECTURES["masked_lm"]
@@ -344,7 +339,7 @@ class MlmView:
     @classmethod
     def of(cls, settings: ViewSettings, encoder: Any) -> Self:
         """The view mlm of a `SentenceEncoder`; ConfigError without a generator."""
-        require_mask_token(encoder.tokenizer.special_ids)
+        require_mask_token(encoder.tokenizer)
         generator = Generator.load(settings.generator or encoder.name, encoder.tokenizer)
         share, both = share_of(settings), settings.sides == "both"
         return cls(generator, encoder.tokenizer, share or 0.0, both)
@@ -355,8 +350,7 @@ class MlmView:
         tokens = 0 if self.both else len(batch.token_ids) // batch.views
         offsets = batch.offsets[0 if self.both else batch.examples :]
         edited = Batch(batch.token_ids[tokens:], offsets - offsets[0], 1, batch.longest)
-        special_ids, vocabulary = self.tokenizer.special_ids, self.tokenizer.vocabulary
-        masked = mask_tokens(edited, self.share, special_ids, vocabulary, always_mask=True)
+        masked = mask_tokens(edited, self.share, self.tokenizer, always_mask=True)
         written = self.generator.fill(edited, masked, pick="sample")
         token_ids = torch.cat([batch.token_ids[:tokens], written])
         return dataclasses.replace(batch, token_ids=token_ids, duplicate_of=None)
@@ -379,12 +373,11 @@ class Editing:
     """How sentences are edited: a ``rate`` of their ordinary tokens, by ``generator`` if it fills.
 
     `replace` takes its tokens at all ``positions``, or at the masked ones. No sentence becomes
-    longer than ``max_tokens``. Tokens of ``special_ids`` stay.
+    longer than ``max_tokens``. Special tokens stay.
     """
 
     generator: Any  # a `Generator`; None if nothing is filled
-    special_ids: SpecialIds
-    vocabulary: int
+    tokenizer: Tokenizer
     rate: float
     pick: Literal["argmax", "sample"]
     positions: Literal["all", "masked"]
@@ -400,7 +393,7 @@ class Editing:
 
 def replace(batch: Batch, editing: Editing) -> Edit:
     """Mask tokens, and let the generator replace them; one that it restores is not edited."""
-    masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
+    masked = mask_tokens(batch, editing.rate, editing.tokenizer)
     token_ids = editing.fill(batch, masked, editing.positions)
     edited = dataclasses.replace(batch, token_ids=token_ids, duplicate_of=None, next_sentences=None)
     return Edit(edited, token_ids != batch.token_ids, masked.chosen)
@@ -414,14 +407,14 @@ def insert(batch: Batch, editing: Editing) -> Edit:
     """
     tokens, device = len(batch.token_ids), batch.token_ids.device
     gaps, room = batch.lengths - 1, (editing.max_tokens - batch.lengths).clamp(min=0)
-    ordinary = _per_sentence(_ordinary(batch.token_ids, editing.special_ids), batch)
+    ordinary = _per_sentence(_ordinary(batch.token_ids, editing.tokenizer), batch)
     count = torch.minimum(_share_of_each(ordinary, editing.rate), room) * (gaps > 0)
     sentence = torch.repeat_interleave(count)
     gap = (torch.rand(len(sentence), device=device) * gaps[sentence]).long()
     # A product that is rounded up would be one gap too far.
     after = batch.offsets[sentence] + torch.minimum(gap, gaps[sentence] - 1)
     order = torch.cat([torch.arange(tokens, device=device), after]).argsort(stable=True)
-    masks = batch.token_ids.new_full((len(sentence),), require_mask_token(editing.special_ids))
+    masks = batch.token_ids.new_full((len(sentence),), require_mask_token(editing.tokenizer))
     masked = Masked(torch.cat([batch.token_ids, masks])[order], order >= tokens)
     longer = Batch(masked.token_ids, batch.offsets + _starts(count), batch.views)
     token_ids = editing.fill(longer, masked, "masked")
@@ -438,7 +431,7 @@ def delete(batch: Batch, editing: Editing) -> Edit:
     sentence = torch.repeat_interleave(batch.lengths, output_size=tokens)
     edge = torch.zeros(tokens, dtype=torch.bool, device=device)
     edge[batch.offsets[:-1]] = edge[batch.offsets[1:] - 1] = True
-    may_go = _ordinary(batch.token_ids, editing.special_ids) & ~edge
+    may_go = _ordinary(batch.token_ids, editing.tokenizer) & ~edge
     candidates = _per_sentence(may_go, batch)
     count = torch.minimum(_share_of_each(candidates, editing.rate), candidates - 1)
     # Ranks in a random order within each sentence, those that may go first.

@@ -4,7 +4,6 @@ Without safetensors, ``pytorch_model.bin`` is read by torch's ``weights_only`` r
 """
 
 import inspect
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -207,7 +206,7 @@ def load_exact(
 def _shards(folder: Path, name: str) -> list[Path]:
     index = folder / f"{name}.index.json"
     if index.is_file():
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        files = read_json(index)["weight_map"].values()
         return [inside(folder, file) for file in sorted(set(files))]
     return [folder / name] if (folder / name).is_file() else []
 

@@ -178,7 +178,7 @@ class MaskedTokens(Difference):
 
     def forward(self, batch: Batch, embeddings: Tensor) -> Terms:
         editing = self.editing
-        masked = mask_tokens(batch, editing.rate, editing.special_ids, editing.vocabulary)
+        masked = mask_tokens(batch, editing.rate, editing.tokenizer)
         hidden = dataclasses.replace(batch, token_ids=masked.token_ids, duplicate_of=None)
         columns = [masked.chosen, batch.token_ids]
         head = partial(self.conditional.logits, "vocabulary")
@@ -248,15 +248,14 @@ class DiffCSE(Objective):
         tokenizer = encoder.tokenizer
         limits, generator = [encoder.max_tokens], None
         if config.edit_operation != "delete":
-            masked_lm.require_mask_token(tokenizer.special_ids)
+            masked_lm.require_mask_token(tokenizer)
             if config.task != "cmlm":
                 generator = Generator.load(config.generator or encoder.name, tokenizer)
                 limits.append(generator.max_tokens)
         self.max_tokens = min(limits)
         self._editing = Editing(
             generator=generator,
-            special_ids=tokenizer.special_ids,
-            vocabulary=tokenizer.vocabulary,
+            tokenizer=tokenizer,
             rate=config.mask_rate,
             pick=config.edit,
             positions=config.edit_positions,

@@ -58,7 +58,6 @@ class Distil(Objective):
     """The distance of the embedding of each sentence of an example from that of a teacher."""
 
     config_class = Config
-    views = 1
     needs = frozenset({Need.TARGETS})
     aligned = False
     takes_fewer = True

@@ -44,14 +44,12 @@ class HiddenTokens(nn.Module):
         super().__init__()
         encoder = start.require_encoder()
         self.head = head or copy.deepcopy(MaskedLm.load(encoder.name).head)
-        tokenizer = encoder.tokenizer
-        require_mask_token(tokenizer.special_ids)
-        self._special_ids, self._vocabulary = tokenizer.special_ids, tokenizer.vocabulary
-        self._rate = mask_rate
+        require_mask_token(encoder.tokenizer)
+        self._tokenizer, self._rate = encoder.tokenizer, mask_rate
 
     def hide(self, batch: Batch, views: int | None = None) -> MaskedBatch:
         """``batch`` with tokens of its ``views`` first views, or of all, hidden by a draw each."""
-        masked = mask_tokens(batch, self._rate, self._special_ids, self._vocabulary)
+        masked = mask_tokens(batch, self._rate, self._tokenizer)
         if views is not None:
             end = batch.offsets[views * batch.examples]
             inside = torch.arange(len(batch.token_ids), device=end.device) < end

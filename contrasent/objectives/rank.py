@@ -7,8 +7,6 @@ Shapes: B examples, N sentences, E dimensions of all teachers together.
 
 import math
 from collections.abc import Mapping
-from functools import partial
-from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -67,9 +65,9 @@ class RankCSE(Contrast):
         teachers = [load_encoder(name, device=self._device) for name in names]
         # Products of these rows are the mean of the teachers' cosines.
         how: dict[str, Any] = {"factors": [*map(math.sqrt, shares)], "normalize": True}
-        firsts = partial(map, itemgetter(0), examples)
+        how["show_progress"] = show_progress
         key = [examples.sha256, examples.views, "first", *examples.prompts]
-        return {Need.TARGETS: embedded(firsts, teachers, key, show_progress=show_progress, **how)}
+        return {Need.TARGETS: embedded(lambda: (it[0] for it in examples), teachers, key, **how)}
 
     def forward(self, encoded: Encoded, batch: Batch) -> Terms:
         config = self.config

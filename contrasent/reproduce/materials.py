@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.resources import files
 from itertools import groupby, islice
 from pathlib import Path
 
@@ -22,12 +21,11 @@ from contrasent.reproduce.papers import PAPER, SAMPLE, SMOKE, load_scales
 ENCODER = "bert-base-uncased"
 """The model that ``--encoder`` stands in place of."""
 
-_PACKAGE = Path(str(files("contrasent")))
-_SMOKE = _PACKAGE / "reproduce" / "smoke"
+_SMOKE = Path(__file__).with_name("smoke")
 SMOKE_TASKS, SMOKE_MODEL = _SMOKE / "senteval", _SMOKE / "model"
 """What `scripts/make_smoke_data.py` makes: every task, a few rows each; the model for every id."""
 
-_WIKIPEDIA = _PACKAGE / "quickstart_data" / "wikipedia.txt"
+_WIKIPEDIA = Path(__file__).parents[1] / "quickstart_data" / "wikipedia.txt"
 _SMOKE_TEXTS = {
     **{name: _SMOKE / "texts" / f"{name}.csv" for name in ("labelled", "triplets+anli")},
     **dict.fromkeys(("qqp", "flickr30k", "paranmt"), _SMOKE / "texts" / "pairs.csv"),

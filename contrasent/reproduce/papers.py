@@ -9,7 +9,6 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +42,7 @@ _SOURCES = {
     "successors": "Successors",
 }
 _BASELINES = ("simcse/T5", "simcse/TE.1", "diffcse/T1", "diffcse/T2", "baselines/further")
-_FOLDER = Path(str(files("contrasent"))) / "reproduce"
+_FOLDER = Path(__file__).parent
 
 
 @settings

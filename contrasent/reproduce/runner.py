@@ -5,7 +5,6 @@ A failure is written beside its job and stays in its cell; everything else goes 
 
 import json
 import logging
-import shutil
 import time
 import warnings
 from dataclasses import asdict, fields, replace
@@ -95,7 +94,7 @@ def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     kept = "best" if result["best_step"] else "last"
     for name in {"best", "best-twin", "last-twin"} - {kept}:
-        shutil.rmtree(run / name, ignore_errors=True)
+        remove_folder(run / name)
     note = "no step was better than the start; the last one is scored"
     return {
         "encoder": f"{_RUN}/{kept}",

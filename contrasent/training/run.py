@@ -406,9 +406,6 @@ class Session:
             memory = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         trained = loop.trainable_parameters(*parts.modules.values())
         content: dict[str, Any] = {
-            "best_step": progress.best_step,
-            "best_score": progress.best_score,
-            "best_is_start": progress.best_is_start,
             "seconds": self._seconds,
             "examples": self._examples,
             "parameters": sum(it.numel() for it in parts.encoder.parameters()),
@@ -425,9 +422,10 @@ class Session:
             }
             write_text(folder.result, json.dumps(described, indent=2) + "\n")
             shutil.rmtree(folder.state, ignore_errors=True)
-        metric, end = None if parts.dev is None else parts.dev.metric, progress.step
+        metric = None if parts.dev is None else parts.dev.metric
         content |= {"scores": scores, "dev_metric": metric, "last_loss": self._loss}
-        return Result(best, folder.last, end, **content)
+        kept = progress.best_step, progress.best_is_start, progress.best_score
+        return Result(best, folder.last, progress.step, *kept, **content)
 
 
 def save_encoders(

@@ -12,22 +12,13 @@ import torch
 from contrasent.data.examples import Examples
 from contrasent.distributed import ProcessGroup, launched
 from contrasent.errors import ConfigError, DataError, logger
+from contrasent.evaluation import suite as suites
 from contrasent.evaluation.compare import SeedScores, gains
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores, raise_problems
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import Options, preset_named
 from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
-from contrasent.evaluation.suite import (
-    RETRIEVAL,
-    STS,
-    TASK_TYPES,
-    TRANSFER,
-    Suite,
-    TaskData,
-    find_overlap,
-    load_suite,
-    overlap_of,
-)
+from contrasent.evaluation.suite import RETRIEVAL, STS, TASK_TYPES, TRANSFER, Suite, TaskData
 from contrasent.evaluation.task_names import HELD_OUT, TaskName
 from contrasent.files import write_text
 from contrasent.model.encoder import SentenceEncoder
@@ -143,7 +134,7 @@ def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suit
     remedy = f"\nOr train without: --evaluation.{setting} none"
     types = (STS, TRANSFER, RETRIEVAL) if setting == "task" else TASK_TYPES
     try:
-        suite = load_suite((usual if name == "auto" else name).split(","), options, types)
+        suite = suites.load_suite((usual if name == "auto" else name).split(","), options, types)
     except DataError as error:
         if name != "auto":
             raise DataError(f"{error}{remedy}") from error
@@ -201,8 +192,8 @@ def score_result(
     else:
         trained = score(result, recipe.train.seed)
         logger.info("looking for sentences of the tasks in the training text")
-        seen = find_overlap(result.name, tasks)
-        after = [replace(record, overlap=overlap_of(record, seen)) for record in trained.records]
+        seen = suites.find_overlap(result.name, tasks)
+        after = [replace(it, overlap=suites.overlap_of(it, seen)) for it in trained.records]
     comparisons = {}
     for start, of_start in scores.items():
         bootstrap = Bootstrap(resamples=2) if of_start is trained else Bootstrap()

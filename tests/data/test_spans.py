@@ -8,19 +8,13 @@ from helpers.padded import rows_of
 from helpers.tiny_tokenizers import Letters
 from scipy import stats
 
-from contrasent.data.documents import (
-    Spans,
-    document_ends,
-    document_lengths,
-    long_documents,
-    require_documents,
-)
+from contrasent.data import documents
 from contrasent.data.examples import open_examples
 from contrasent.data.loader import Draws, tokenize
 from contrasent.data.views import open_spans
 from contrasent.errors import DataError
 
-SMALL = Spans(anchors=2, positives=3, shortest=2, longest=5)
+SMALL = documents.Spans(anchors=2, positives=3, shortest=2, longest=5)
 
 
 def drawn(spans, words, times=400, seed=0):
@@ -49,7 +43,7 @@ def lengths(spans, words):
 @pytest.mark.parametrize("anchors", [1, 2, 3, 5])
 @pytest.mark.parametrize("more", [0, 1, 7, 200])
 def test_spans_stay_within_their_document_and_anchors_apart(anchors, more):
-    spans = Spans(anchors, 2, shortest=3, longest=8)
+    spans = documents.Spans(anchors, 2, shortest=3, longest=8)
     words = spans.words + more
     assert spans.words == 2 * anchors * 8
     for document in drawn(spans, words):
@@ -65,7 +59,7 @@ def test_spans_stay_within_their_document_and_anchors_apart(anchors, more):
 def test_lengths_are_those_of_the_beta_distributions():
     """So many words that whole numbers are as good as real ones."""
     shortest, longest = 1_000, 101_000
-    anchors, positives = lengths(Spans(2, 2, shortest, longest), 10**6)
+    anchors, positives = lengths(documents.Spans(2, 2, shortest, longest), 10**6)
     for found, (a, b) in ((anchors, (4, 2)), (positives, (2, 4))):
         scaled = (found - shortest) / (longest - shortest)
         assert stats.kstest(scaled, stats.beta(a, b).cdf).pvalue > 0.01
@@ -88,7 +82,7 @@ def test_a_document_is_a_line_or_what_stands_between_blank_lines(open_text):
     parted = [text.replace(" ", "\n", 3) for text in texts]
     by_blank = open_text("\n\n\n".join(parted) + "\n", "blank.txt")
     for examples in (by_line, by_blank):
-        found = long_documents(examples, str.split, 20, "")
+        found = documents.long_documents(examples, str.split, 20, "")
         assert (len(found.documents), found.total) == (3, 4)
         assert list(map(found.parts, found.documents)) == [texts[k].split() for k in (0, 1, 3)]
 
@@ -145,7 +139,7 @@ def test_a_span_without_a_token_is_drawn_again_and_a_document_of_them_refused(op
 )
 @pytest.mark.parametrize("name", ["text.txt", "text.txt.gz"])
 def test_blank_lines_separate_documents(text, lengths, name, open_text):
-    assert document_lengths(open_text(text, name)).tolist() == lengths
+    assert documents.document_lengths(open_text(text, name)).tolist() == lengths
 
 
 def test_documents_are_those_of_the_sentences_with_a_token(open_text):
@@ -153,7 +147,7 @@ def test_documents_are_those_of_the_sentences_with_a_token(open_text):
     lines = random.choice(["a", "b", "x", ""], 200, p=[0.4, 0.2, 0.2, 0.2]).tolist()
     examples = open_text("\n".join(lines))
     store = tokenize(examples, Letters(), None)
-    documents = document_ends(document_lengths(examples), store)
+    found = documents.document_ends(documents.document_lengths(examples), store)
 
     expected, document = [], 0
     for line in lines:
@@ -161,7 +155,7 @@ def test_documents_are_those_of_the_sentences_with_a_token(open_text):
         if line in ("a", "b"):
             expected.append(document)
     ends = [max(k for k, it in enumerate(expected) if it == own) + 1 for own in expected]
-    assert documents.tolist() == ends and documents.dtype == np.int64
+    assert found.tolist() == ends and found.dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -175,4 +169,4 @@ def test_documents_are_those_of_the_sentences_with_a_token(open_text):
 )
 def test_what_has_no_documents_is_refused(text, name, said, open_text):
     with pytest.raises(DataError, match=f"^the view: .*{name} {said}"):
-        require_documents(open_text(text, name), "the view")
+        documents.require_documents(open_text(text, name), "the view")

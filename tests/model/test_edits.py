@@ -1,6 +1,7 @@
 """Masks by BERT's rule and edits of packed sentences: what changes, how often, what is labelled."""
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from contrasent.model.masked_lm import Editing
 FIRST, LAST, MASK = 2, 3, 4
 SPECIAL_IDS = SpecialIds(mask=MASK, first=FIRST, last=LAST, pad=0, every=(0, 1, 2, 3, 4))
 VOCABULARY = 1000
+TOKENIZER = SimpleNamespace(special_ids=SPECIAL_IDS, vocabulary=VOCABULARY)
 LENGTHS = [7, 1, 30, 0, 12, 2, 3, 18]
 
 
@@ -35,8 +37,7 @@ def editing(**changes):
     return Editing(
         **{
             "generator": Filler(),
-            "special_ids": SPECIAL_IDS,
-            "vocabulary": VOCABULARY,
+            "tokenizer": TOKENIZER,
             "rate": 0.3,
             "pick": "sample",
             "positions": "masked",
@@ -162,14 +163,15 @@ def test_a_word_is_left_of_every_sentence_that_has_one(rate):
 
 @pytest.mark.parametrize("edit", [generators.replace, generators.insert])
 def test_a_tokenizer_without_a_mask_token_is_explained(edit):
+    maskless = SimpleNamespace(special_ids=replace(SPECIAL_IDS, mask=None))
     with pytest.raises(ConfigError, match="this tokenizer has no mask token"):
-        edit(batch_of(), editing(special_ids=replace(SPECIAL_IDS, mask=None)))
+        edit(batch_of(), editing(tokenizer=maskless))
 
 
 def masked(rate):
     words = torch.randint(5, VOCABULARY, (200, 100), generator=torch.Generator().manual_seed(3))
     batch = pack([[FIRST, *row.tolist(), LAST] for row in words])
-    return batch, generators.mask_tokens(batch, rate, SPECIAL_IDS, VOCABULARY)
+    return batch, generators.mask_tokens(batch, rate, TOKENIZER)
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.15, 0.3, 0.9])

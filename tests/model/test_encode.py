@@ -15,12 +15,6 @@ from contrasent.data.batch import pack
 from contrasent.errors import ConfigError, DataError
 from contrasent.model import encoder as encoding
 from contrasent.model.backbones import base
-from contrasent.model.backbones.base import (
-    FULL_FP32,
-    matrix_precision,
-    resolve_precision,
-    torch_precisions,
-)
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import POOLERS
 
@@ -199,21 +193,21 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 def test_auto_is_bf16_where_a_cpu_multiplies_it(capabilities, supported, chosen, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
-    assert torch_precisions(CPU) == chosen
+    assert base.torch_precisions(CPU) == chosen
 
 
 @pytest.mark.parametrize(
     ("available", "chosen"), [(("bf16", "fp32"), "fp32"), (("fp32",), "fp32"), (("int8",), "int8")]
 )
 def test_auto_is_fp32_before_a_fitted_map_where_that_is_computed(available, chosen):
-    assert resolve_precision("auto", available, "the engine", amplified=True) == chosen
+    assert base.resolve_precision("auto", available, "the engine", amplified=True) == chosen
 
 
 def test_the_context_decides_the_products():
     a = torch.ones(2, 2)
-    with matrix_precision("bf16", CPU):
+    with base.matrix_precision("bf16", CPU):
         assert (a @ a).dtype == torch.bfloat16
-        with matrix_precision("fp32", CPU):
+        with base.matrix_precision("fp32", CPU):
             assert (a @ a).dtype == torch.float32
     assert (a @ a).dtype == torch.float32
 
@@ -229,11 +223,11 @@ def products():
 @pytest.mark.parametrize("loose", ["high", "medium"])
 def test_fp32_is_fp32_whatever_the_process_allows(loose, device, products):
     torch.set_float32_matmul_precision(loose)
-    with matrix_precision("fp32", device):
+    with base.matrix_precision("fp32", device):
         assert torch.get_float32_matmul_precision() == "highest"
         assert not products.allow_tf32
     assert torch.get_float32_matmul_precision() == loose
-    with matrix_precision("bf16", CPU):
+    with base.matrix_precision("bf16", CPU):
         assert torch.get_float32_matmul_precision() == loose
 
 
@@ -241,7 +235,7 @@ def test_fp32_is_fp32_where_the_process_used_the_newer_name(products):
     if not hasattr(products, "fp32_precision"):
         pytest.skip("this torch has no other name")
     products.fp32_precision = "tf32"
-    with matrix_precision("fp32", CPU):
+    with base.matrix_precision("fp32", CPU):
         assert products.fp32_precision == "ieee"
     assert products.fp32_precision == "tf32"
 
@@ -249,15 +243,15 @@ def test_fp32_is_fp32_where_the_process_used_the_newer_name(products):
 @pytest.mark.usefixtures("products")
 def test_the_last_that_leaves_puts_the_setting_back():
     torch.set_float32_matmul_precision("high")
-    one, other = matrix_precision("fp32", CPU), matrix_precision("fp32", CPU)
-    with FULL_FP32:
+    one, other = base.matrix_precision("fp32", CPU), base.matrix_precision("fp32", CPU)
+    with base.FULL_FP32:
         one.__enter__()
         other.__enter__()
         one.__exit__(None, None, None)
         assert torch.get_float32_matmul_precision() == "highest"
         other.__exit__(None, None, None)
     assert torch.get_float32_matmul_precision() == "high"
-    with pytest.raises(RuntimeError, match="within"), matrix_precision("fp32", CPU):
+    with pytest.raises(RuntimeError, match="within"), base.matrix_precision("fp32", CPU):
         raise RuntimeError("within")
     assert torch.get_float32_matmul_precision() == "high"
 

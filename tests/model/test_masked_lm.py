@@ -68,7 +68,7 @@ def parts(folder, rate=0.3):
     tokenizer = Tokenizer.load(folder)
     batch = pack(tokenizer.ids(tiny_models.SENTENCES, None)[0])
     torch.manual_seed(1)
-    masked = mask_tokens(batch, rate, tokenizer.special_ids, tokenizer.vocabulary)
+    masked = mask_tokens(batch, rate, tokenizer)
     return Generator.load(folder, tokenizer), batch, masked
 
 

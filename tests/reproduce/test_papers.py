@@ -9,20 +9,9 @@ import pytest
 import yaml
 
 from contrasent.model import hub
+from contrasent.reproduce import papers
 from contrasent.reproduce.materials import Materials
 from contrasent.reproduce.outcome import PaperRequest, listing, plan_lines
-from contrasent.reproduce.papers import (
-    NAMES,
-    PaperColumn,
-    choose,
-    load_scales,
-    load_tables,
-    published,
-    published_lines,
-    read_plan,
-    recipe_of,
-    system_row,
-)
 from contrasent.reproduce.verdicts import MARGIN, claim_columns, comparisons
 
 SCALES = ("smoke", "small", "paper")
@@ -45,7 +34,7 @@ SCALES = ("smoke", "small", "paper")
     ],
 )
 def test_the_words_of_a_column_are_read_once(text, kind, name, measure, task, is_score):
-    found = PaperColumn.parse("", text)
+    found = papers.PaperColumn.parse("", text)
     assert (found.kind, found.name, found.measure) == (kind, name or text, measure)
     assert found.is_score == is_score
     assert task in (None, found.task)
@@ -79,25 +68,25 @@ def test_nli_sentences_are_all_sentences_of_its_rows(tmp_path):
 
 def test_looking_downloads_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "_download", lambda name: pytest.fail(f"{name} was downloaded"))
-    tables = [*load_tables().values()][::4]
+    tables = [*papers.load_tables().values()][::4]
     listed = listing(PaperRequest("paper", {}, (42,)), tables, tmp_path)
     assert len(listed.rows) == len(tables)
 
 
 def test_every_recipe_takes_its_settings_at_every_scale():
-    materials, scales = load_scales()
+    materials, scales = papers.load_scales()
     systems = {}
-    for table in load_tables().values():
+    for table in papers.load_tables().values():
         for row in table.rows:
             for scale in SCALES:
                 system = row.system(scale, table.columns[-1])
                 if system.of and not system.recipe:
-                    system = system_row(system.of).system(scale)
+                    system = papers.system_row(system.of).system(scale)
                 if system.recipe:
                     assert system.data.removeprefix("sample:") in materials
                     systems[scale, system.recipe, str(system.settings)] = system
     for (scale, *_), system in systems.items():
-        recipe_of(system, scales[scale])
+        papers.recipe_of(system, scales[scale])
 
 
 def test_all_tables_and_figures_are_there():
@@ -108,7 +97,7 @@ def test_all_tables_and_figures_are_there():
         "successors": "sts",
     }
     for paper, named in numbers.items():
-        assert {f"{paper}/{number}" for number in named.split()} <= set(load_tables())
+        assert {f"{paper}/{number}" for number in named.split()} <= set(papers.load_tables())
 
 
 SETTINGS = """
@@ -133,10 +122,10 @@ simcse/T7; contradiction, alpha 0.5; small; objective.hard_negative_weight: 0.5
 @pytest.mark.parametrize("line", SETTINGS.strip().split("\n"))
 def test_rows_have_the_papers_settings(line):
     table, row, column, settings = line.split("; ")
-    found, scale = load_tables()[table], "small" if column == "small" else "paper"
+    found, scale = papers.load_tables()[table], "small" if column == "small" else "paper"
     row = next(it for it in found.rows if it.label == row)
     system = row.system(scale, next((it for it in found.columns if it.heading == column), None))
-    recipe, start = recipe_of(system, load_scales()[1][scale])
+    recipe, start = papers.recipe_of(system, papers.load_scales()[1][scale])
     whole = {"start": start, "recipe": system.recipe, "data": system.data}
     for section, values in asdict(recipe).items():
         whole |= {f"{section}.{key}": value for key, value in values.items()}
@@ -145,14 +134,14 @@ def test_rows_have_the_papers_settings(line):
 
 
 def test_tables_are_chosen_by_their_names():
-    assert [it.name for it in choose(["simcse/E.1", "diffcse/t3", "simcse/F2"])] == [
+    assert [it.name for it in papers.choose(["simcse/E.1", "diffcse/t3", "simcse/F2"])] == [
         "simcse/TE.1",
         "diffcse/T3",
         "simcse/F2",
     ]
-    assert len(choose(["all"])) == len(load_tables())
-    assert "baselines/further" in [it.name for it in choose(["baselines"])]
-    (table,) = choose(["simcse/T5"], ["glove", "SBERT-base"], ["stsb"])
+    assert len(papers.choose(["all"])) == len(papers.load_tables())
+    assert "baselines/further" in [it.name for it in papers.choose(["baselines"])]
+    (table,) = papers.choose(["simcse/T5"], ["glove", "SBERT-base"], ["stsb"])
     assert table.rows[0].label == "GloVe avg"
     assert [column.heading for column in table.columns] == ["STS-B"]
 
@@ -171,24 +160,24 @@ def test_a_folder_keeps_what_its_commands_asked_for(tmp_path):
     )
     (tmp_path / "request.json").write_text(text)
     kept = PaperRequest.read(tmp_path)
-    assert kept == asked.extended(asked, choose(["simcse/T3"], ["dropout 0.1"]))
+    assert kept == asked.extended(asked, papers.choose(["simcse/T3"], ["dropout 0.1"]))
     now = PaperRequest(given={"words": "w.txt"}, seeds=(43,))
     both = {"sentences": "s.txt", "words": "w.txt"}
     assert kept.followed_by(None, now) == PaperRequest("small", both, (43,), device="cpu")
     assert kept.followed_by(None, PaperRequest(device="cuda")).device == "cuda"
     assert kept.followed_by("smoke", now) == PaperRequest("smoke", {"words": "w.txt"}, (43,))
-    more = kept.extended(now, choose(["simcse/T3"], ["dropout 0.2"]))
+    more = kept.extended(now, papers.choose(["simcse/T3"], ["dropout 0.2"]))
     assert [row.label for row in more.part("simcse/T3").rows] == ["dropout 0.1", "dropout 0.2"]
     assert more.seeds == (42, 43)
 
 
 def test_every_claim_is_there_and_agrees_with_the_published_numbers():
-    numbers = {name.rstrip("bcdef") for name in read_plan("claims")}
-    papers = {"S": 35, "R": 16, "D": 18, "N": 7}
-    assert numbers == {f"{p}{k}" for p, count in papers.items() for k in range(1, count + 1)}
+    numbers = {name.rstrip("bcdef") for name in papers.read_plan("claims")}
+    claims = {"S": 35, "R": 16, "D": 18, "N": 7}
+    assert numbers == {f"{p}{k}" for p, count in claims.items() for k in range(1, count + 1)}
     checked = 0
-    for number, claim in read_plan("claims").items():
-        table = load_tables()[claim["cells"]]
+    for number, claim in papers.read_plan("claims").items():
+        table = papers.load_tables()[claim["cells"]]
         if "why" in claim:
             continue
         columns = claim_columns(table, claim)
@@ -205,7 +194,7 @@ def test_every_claim_is_there_and_agrees_with_the_published_numbers():
 
 
 def test_what_was_not_trained_has_no_cell_of_a_training():
-    table = load_tables()["simcse/steps"]
+    table = papers.load_tables()["simcse/steps"]
     start, trained, last = ([it.heading for it in table.columns_of(r)] for r in table.rows[:3])
     assert start == ["STS-B dev", "Avg"]
     assert trained == last == [it.heading for it in table.columns]
@@ -213,7 +202,7 @@ def test_what_was_not_trained_has_no_cell_of_a_training():
 
 def test_every_row_is_listed_with_what_makes_it():
     listed = "\n".join(plan_lines())
-    for table in load_tables().values():
+    for table in papers.load_tables().values():
         assert f"## `{table.name}` {table.heading}\n" in listed
         assert all(f"\n| {row.label} | " in listed for row in table.rows)
 
@@ -232,15 +221,15 @@ MISPRINTS = {
 
 
 def tabulated():
-    return [line for line in published_lines() if line["table"] != "text"]
+    return [line for line in papers.published_lines() if line["table"] != "text"]
 
 
 def test_all_tabulated_numbers_ship_each_as_a_cell_of_a_table():
     counts = Counter(line["paper"] for line in tabulated())
     assert counts == {"simcse": 714, "simcse_study": 144, "diffcse": 371, "successors": 57}
     cells = {
-        (NAMES.get(table.paper, table.paper), table.number, row.published, column.heading)
-        for table in load_tables().values()
+        (papers.NAMES.get(table.paper, table.paper), table.number, row.published, column.heading)
+        for table in papers.load_tables().values()
         for row in table.rows
         for column in table.columns_of(row)
         if table.printed(row, column.heading) is not None
@@ -262,13 +251,13 @@ def test_all_tabulated_numbers_ship_each_as_a_cell_of_a_table():
     ],
 )
 def test_numbers_are_the_papers(where, row, column, value):
-    assert published(*where)[row][column] == value
+    assert papers.published(*where)[row][column] == value
 
 
 def test_every_average_is_the_mean_of_its_row():
     averaged = 0
-    for table in load_tables().values():
-        for name, cells in published(table.paper, table.number).items():
+    for table in papers.load_tables().values():
+        for name, cells in papers.published(table.paper, table.number).items():
             parts = next((p for p in (STS, TRANSFER) if set(p) <= set(cells)), None)
             if parts is not None:
                 mean = sum(float(cells[part]) for part in parts) / 7
@@ -281,8 +270,8 @@ def test_every_average_is_the_mean_of_its_row():
 def test_the_study_prints_its_differences_but_for_two_misprints():
     wrong = {}
     for table, (own, theirs, most) in DIFFERENCES.items():
-        numbers, originals = published("study", own), published("simcse", theirs)
-        for row, cells in published("study", table).items():
+        numbers, originals = papers.published("study", own), papers.published("simcse", theirs)
+        for row, cells in papers.published("study", table).items():
             for column in (it.removesuffix(" delta") for it in cells if it.endswith(" delta")):
                 difference = float(numbers[row][column]) - float(originals[row][column])
                 if float(cells[f"{column} delta"]) != pytest.approx(difference, abs=most):
