@@ -218,10 +218,7 @@ class SentenceEncoder(nn.Module, Encoder):
         return self.cut_ids(texts, task)[1]
 
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
-        def tokens(numbered: tuple[int, list[str]]) -> tuple[list[np.ndarray], int]:
-            before, texts = numbered
-            return token_ids(self, texts, before, options.on_overflow, options.prompt, options.task)
-
+        tokens = partial(token_ids, self, options)
         total = len(sentences) if isinstance(sentences, Sequence) else None
         is_fast = overlaps(self)
         usual = _PADDED_TOKENS if self.backbone.pads and not is_fast else _BATCH_TOKENS[is_fast]
@@ -262,30 +259,26 @@ def overlaps(encoder: SentenceEncoder) -> bool:
 
 
 def token_ids(
-    encoder: SentenceEncoder,
-    texts: Sequence[str],
-    before: int,
-    on_overflow: str,
-    prompt: str = "",
-    task: str | None = None,
+    encoder: SentenceEncoder, options: EncodingOptions, numbered: tuple[int, list[str]]
 ) -> tuple[list[np.ndarray], int]:
-    """Token ids of ``texts`` behind ``prompt``, and how many were cut.
+    """Token ids of texts behind the prompt, and how many were cut.
 
-    DataError, counting from ``before``, if an item is no valid string, has no token, or is too long
-    and ``on_overflow`` is ``error``.
+    ``numbered`` are the texts, and how many came before them. DataError with its number if an item
+    is no valid string, has no token, or is too long and that is an error.
     """
+    before, texts = numbered
     require_text(texts, "sentence", before)
-    if prompt:
-        texts = [prompt + text for text in texts]
-    ids, is_cut = encoder.cut_ids(texts, task)
+    if options.prompt:
+        texts = [options.prompt + text for text in texts]
+    ids, is_cut = encoder.cut_ids(texts, options.task)
     cut = sum(is_cut)
     empty = next((n for n, row in enumerate(ids) if not len(row)), None)
     if empty is not None:
         raise DataError(f"text {before + empty} has no token: {texts[empty][:80]!r}; leave it out")
-    if cut and on_overflow == "error":
+    if cut and options.on_overflow == "error":
         raise DataError(
             f"{cut} of the sentences {before} to {before + len(texts) - 1} are longer than "
-            f"{encoder.limit(task)} tokens; shorten them or pass on_overflow='truncate'"
+            f"{encoder.limit(options.task)} tokens; shorten them or pass on_overflow='truncate'"
         )
     return ids, cut
 

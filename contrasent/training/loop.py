@@ -320,22 +320,16 @@ _FORMAT = 1
 _PREFIX = "step-"
 
 
-def save_state(
-    folder: Path,
-    progress: Progress,
-    modules: Mapping[str, nn.Module],
-    optimizer: Optimizer,
-    device: torch.device,
-) -> None:
+def save_state(folder: Path, progress: Progress, training: Training) -> None:
     """Write ``folder/step-N`` whole, then remove older states."""
     target = folder / f"{_PREFIX}{progress.step:09d}"
     with writing_folder(target) as partial:
-        for name, module in modules.items():
+        for name, module in training.modules.items():
             _save(module.state_dict(), partial / f"{name}.safetensors")
-        moments = optimizer.state_dict()["state"]
+        moments = training.optimizer.state_dict()["state"]
         named = {f"{n}.{key}": t for n, values in moments.items() for key, t in values.items()}
         _save(named, partial / "optimizer.safetensors")
-        _save(random_state(device), partial / "random.safetensors")
+        _save(random_state(training.encoder.device), partial / "random.safetensors")
         described = {"format": _FORMAT, **asdict(progress)}
         (partial / "progress.json").write_text(json.dumps(described), encoding="utf-8")
     for other in folder.iterdir():
@@ -343,9 +337,7 @@ def save_state(
             shutil.rmtree(other)
 
 
-def load_state(
-    folder: Path, modules: Mapping[str, nn.Module], optimizer: Optimizer, device: torch.device
-) -> Progress | None:
+def load_state(folder: Path, training: Training) -> Progress | None:
     """Restore the newest whole state below ``folder``; None if there is none."""
     newest = max(folder.glob(f"{_PREFIX}*"), default=None)
     if newest is None:
@@ -353,14 +345,15 @@ def load_state(
     try:
         described = json.loads((newest / "progress.json").read_text(encoding="utf-8"))
         described.pop("format")
-        for name, module in modules.items():
+        for name, module in training.modules.items():
             module.load_state_dict(load_file(newest / f"{name}.safetensors"))
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in load_file(newest / "optimizer.safetensors").items():
             number, _, key = name.partition(".")
             moments.setdefault(int(number), {})[key] = tensor
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-        set_random_state(load_file(newest / "random.safetensors"), device)
+        kept = training.optimizer.state_dict()
+        training.optimizer.load_state_dict({**kept, "state": moments})
+        set_random_state(load_file(newest / "random.safetensors"), training.encoder.device)
         return Progress(**described)
     except Exception as error:
         raise CheckpointError(

@@ -258,8 +258,7 @@ class Session:
             self.callbacks += evaluations(self, on_evaluation)
         self.callbacks.append(States(self, recipe.train.checkpoint_every or every))
 
-        restored = loop.load_state(folder.state, parts.modules, parts.optimizer, accelerator.device)
-        self.progress = restored or loop.Progress()
+        self.progress = loop.load_state(folder.state, parts) or loop.Progress()
         group.require_equal(
             {"run": folder.is_run, "step": self.progress.step},
             f"not all processes see the same run, so {folder.root} is not one folder that all see; "
@@ -367,8 +366,7 @@ class Session:
     def save_state(self) -> None:
         """Write the state from which the run goes on."""
         if self.group.split.leads:
-            parts, device, folder = self.parts, self.accelerator.device, self.folder.state
-            loop.save_state(folder, self.progress, parts.modules, parts.optimizer, device)
+            loop.save_state(self.folder.state, self.progress, self.parts)
 
     def finish(self, show_progress: bool) -> Result:
         """Save ``last``, score the start and the result, mark the run complete."""
