@@ -98,10 +98,8 @@ class EndpointEncoder(LookupEncoder):
                 raise ValueError("it is of another model")
             return hashlib.sha256(self.name.encode() + kept.tobytes()).hexdigest()
 
-        def write(folder: Path) -> None:
-            np.save(folder / _PROBE, self._probe)
-
-        return cached("probes", "embeddings of a probe", [self.name, self.full_width], read, write)
+        key, what = [self.name, self.full_width], "embeddings of a probe"
+        return cached("probes", what, key, read, lambda it: np.save(it / _PROBE, self._probe))
 
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
         parts = [texts[n : n + _AT_ONCE] for n in range(0, len(texts), _AT_ONCE)]

@@ -55,6 +55,8 @@ def _of_text(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+_Widths = Annotated[list[OddInt], Field(min_length=1)]
+_Modalities = Annotated[dict[str, Any], AfterValidator(_of_text)]
 _HARMLESS = (
     *("trust_remote_code", "token", "revision", "local_files_only", "cache_dir", "use_fast"),
     *("attn_implementation", "torch_dtype", "dtype", "device_map", "use_safetensors"),
@@ -85,9 +87,7 @@ class TransformerConfig:
     query_expansion: QueryExpansion | None = None
     transformer_task: Literal["feature-extraction"] = "feature-extraction"
     module_output_name: Literal["token_embeddings"] = "token_embeddings"
-    modality_config: Annotated[dict[str, Any], AfterValidator(_of_text)] = Field(
-        default_factory=dict
-    )
+    modality_config: _Modalities = Field(default_factory=dict)
     unpad_inputs: bool | None = None
     tokenizer_name_or_path: None = None
     processing_kwargs: Annotated[_Options, _only("image", "audio", "video")] = None
@@ -149,9 +149,7 @@ class _Layers:
 @settings
 class _Cnn:
     out_channels: PositiveInt = 256
-    kernel_sizes: Annotated[list[OddInt], Field(min_length=1)] = Field(
-        default_factory=lambda: [1, 3, 5]
-    )
+    kernel_sizes: _Widths = Field(default_factory=lambda: [1, 3, 5])
     stride_sizes: list[Literal[1]] | None = None
     in_embedding_dimension: InputWidth = None
 

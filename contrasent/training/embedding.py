@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,9 @@ from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import Objective
-from contrasent.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from contrasent.training.loop import Training
 
 Embedding = Callable[[Batch], tuple[Encoded, Callable[[], None]]]
 """Embeds a batch; the function that it returns is called after the backward pass of the loss."""
@@ -222,21 +224,14 @@ class GradientCache:
         return Encoded(pooled.view(batch.views, -1, pooled.shape[-1]), layers, convolved)
 
 
-def embedding(
-    encoder: SentenceEncoder,
-    objective: Objective,
-    settings: TrainSettings,
-    precision: str,
-    *,
-    twin: SentenceEncoder | None = None,
-    fixed_dropout: bool = False,
-) -> Embedding:
-    """The way in which a run embeds its batches: a ``twin`` embeds all views but the first."""
-    how = settings.gradcache_chunk, precision, objective.layers, settings.cuda_graphs
-    one = partial(_by_all, GradientCache(encoder, *how).embed)
-    if twin is not None:
-        return partial(_by_two, one, partial(_by_all, GradientCache(twin, *how).embed))
-    return partial(_once, one, objective.views) if fixed_dropout else one
+def embedding(training: "Training", objective: Objective) -> Embedding:
+    """The way in which a run embeds its batches: a twin embeds all views but the first."""
+    chunk, graphs = training.settings.gradcache_chunk, training.settings.cuda_graphs
+    how = chunk, training.precision, objective.layers, graphs
+    one = partial(_by_all, GradientCache(training.encoder, *how).embed)
+    if training.twin is not None:
+        return partial(_by_two, one, partial(_by_all, GradientCache(training.twin, *how).embed))
+    return partial(_once, one, objective.views) if training.fixed_dropout else one
 
 
 def _by_all(one: Embedding, batch: Batch) -> tuple[Encoded, Callable[[], None]]:

@@ -250,11 +250,7 @@ def run(
     settings, device, optimizer = training.settings, training.encoder.device, training.optimizer
     parameters, metrics = trainable_parameters(*training.modules.values()), MetricsReader()
     processes, precision = training.split.processes, training.precision
-    encoder, twin, fixed = training.encoder, training.twin, training.fixed_dropout
-    embed = {
-        it: embedding(encoder, it, settings, precision, twin=twin, fixed_dropout=fixed)
-        for it in training.objectives.values()
-    }
+    embed = {it: embedding(training, it) for it in training.objectives.values()}
     keep_freed_memory()
     for module in training.modules.values():
         module.train()

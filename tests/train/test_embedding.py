@@ -21,6 +21,7 @@ from contrasent.model.protocol import Encoded
 from contrasent.objectives import mlm
 from contrasent.settings import TrainSettings, ViewSettings
 from contrasent.training.embedding import GradientCache, chunks_of, embedding
+from contrasent.training.loop import Training
 from contrasent.training.run import train
 
 CHUNK = 5
@@ -154,11 +155,16 @@ def test_a_backbone_that_draws_other_masks_without_gradients_is_found(encoder):
         step(encoder, simcse(), examples(2), GradientCache.embed)
 
 
+def embeds(encoder, objective, chunk=None, **how):
+    settings = TrainSettings(gradcache_chunk=chunk)
+    parts = {"objectives": {}, "optimizer": None, "precision": "fp32", "steps": 1, **how}
+    return embedding(Training(encoder=encoder, settings=settings, **parts), objective)
+
+
 def embedded(encoder, objective, batch, chunk=None, **how):
     """The embeddings of a batch, and the gradients of the loss, after seed 3."""
     torch.manual_seed(3)
-    settings = TrainSettings(gradcache_chunk=chunk)
-    encoded, backward = embedding(encoder, objective, settings, "fp32", **how)(batch)
+    encoded, backward = embeds(encoder, objective, chunk, **how)(batch)
     loss_of(objective, encoded, batch).backward()
     backward()
     twins = [how["twin"]] if "twin" in how else []
@@ -196,8 +202,7 @@ def test_views_that_an_objective_added_are_embedded_as_they_are(encoder):
     encoder.backbone.set_dropout(0.0)
     parts = [sentences(4), sentences(4), sentences(5), sentences(6)]
     batch = pack([s for part in parts for s in part], views=4)
-    embed = embedding(encoder, simcse(), TrainSettings(), "fp32", fixed_dropout=True)
-    pooled = embed(batch)[0].pooled
+    pooled = embeds(encoder, simcse(), fixed_dropout=True)(batch)[0].pooled
     assert pooled.shape == (4, 7, 16)
     for view, expected in enumerate(parts):
         torch.testing.assert_close(pooled[view], encoder(pack(expected)).pooled[0])

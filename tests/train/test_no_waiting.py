@@ -19,6 +19,7 @@ from contrasent.model.heads import POOLERS
 from contrasent.model.protocol import Encoded
 from contrasent.settings import TrainSettings
 from contrasent.training.embedding import embedding
+from contrasent.training.loop import Training
 
 META = torch.device("meta")
 
@@ -62,7 +63,8 @@ def test_one_mask_for_all_views_is_drawn_without_asking(tiny_encoder):
     scored = objectives.build("simcse", {}, width=16, data_views=1).to(META)
     batch = pack([[n, 5, 6][: 1 + n % 3] for n in range(6)] * 2, views=2)
     batch = replace(batch, duplicate_of=batch.same_text()).to(META)
-    embed = embedding(tiny_encoder, scored, TrainSettings(), "fp32", fixed_dropout=True)
-    encoded, _ = embed(batch)
+    parts = {"objectives": {}, "optimizer": None, "settings": TrainSettings(), "steps": 1}
+    training = Training(encoder=tiny_encoder, precision="fp32", fixed_dropout=True, **parts)
+    encoded, _ = embedding(training, scored)(batch)
     torch.stack(list(scored(encoded, batch).values())).sum().backward()
     assert encoded.pooled.shape == (2, 6, 16)
