@@ -97,7 +97,8 @@ def _gathered(rows: Tensor) -> Tensor:
 
     gather: Callable[..., Tensor] | None = getattr(collectives, "all_gather_single_autograd", None)
     gather = gather or collectives.all_gather_tensor_autograd  # its name before torch 2.13
-    return gather(rows.contiguous(), 0, distributed.group.WORLD)
+    everybody: Any = distributed.group.WORLD
+    return gather(rows.contiguous(), 0, everybody)
 
 
 @contextmanager

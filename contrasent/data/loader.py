@@ -111,7 +111,7 @@ def tokenize(
     examples: Examples,
     tokenizer: Tokenizer,
     max_tokens: int | None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> TokenStore:
     """Token ids of ``examples``, computed unless the cache holds them whole.
 
@@ -142,8 +142,7 @@ def tokenize(
                 (tokens + np.cumsum(lengths)).tofile(offsets)
                 tokens += int(lengths.sum())
                 kept += int(whole.sum())
-                if progress is not None:
-                    progress(kept)
+                progress(kept)
         if not kept:
             raise DataError(f"{examples.source} holds no example whose sentences all have a token")
         np.array(tokenless, dtype=np.int64).tofile(folder / _TOKENLESS)
@@ -343,7 +342,8 @@ def batches_of_each(sizes: Sequence[int], weights: Sequence[float | None]) -> In
         given = given / given.sum()
     shares = given + (1 - given.sum()) * free / max(1, free.sum())
     ends = np.rint(np.cumsum(shares) * sum(sizes))
-    return np.diff(ends, prepend=0).astype(np.int64)
+    counts: IndexArray = np.diff(ends, prepend=0).astype(np.int64)
+    return counts
 
 
 class Mixture(Loader):

@@ -25,7 +25,7 @@ _VOCABULARIES = (
 )
 _DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json")
 _MASK = "{mask}"
-_SANE_LIMIT = 1_000_000
+UNBOUNDED = 1_000_000  # tokens of the longest text, where nothing sets a limit
 _KEPT_BACKENDS = 4
 _AT_ONCE = 1_024
 _BYTES, _MOST_BYTES = 96, 2**28  # of a character, of all that is made sure of
@@ -89,7 +89,7 @@ class Tokenizer:
         self.vocabulary: int = max(whole.get_vocab(with_added_tokens=True).values()) + 1
         # The limit that the folder states, special tokens included.
         limit = pretrained.model_max_length
-        self.max_tokens: int | None = int(limit) if 0 < limit < _SANE_LIMIT else None
+        self.max_tokens: int | None = int(limit) if 0 < limit < UNBOUNDED else None
         self.specials: int = whole.num_special_tokens_to_add(is_pair=False)
         # Of all that decides which ids a text gets.
         decisive = f"{self._settings}\n{self.truncation_side}"

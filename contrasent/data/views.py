@@ -218,7 +218,7 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     views: int,
     needs: frozenset[Need] = frozenset(),
     own_columns: Callable[[Examples], Mapping[Need, np.ndarray]] | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Views:
     """Read the data once, and make the source of all batches.
 

@@ -165,8 +165,7 @@ class MaskedLm(nn.Module):
 
 _GROUPS = 32
 _COLUMNS = _GROUPS * 16
-_ROWS = {"cpu": 128}
-_ROWS_OF_ACCELERATORS = 4096
+_ROWS, _ROWS_ON_A_CPU = 4096, 128
 
 
 class Predictor:
@@ -175,7 +174,7 @@ class Predictor:
     def __init__(self, head: MlmHead, dtype: torch.dtype, vocabulary: int) -> None:
         self._dtype = dtype
         self._device = head.decoder.weight.device
-        self._rows = _ROWS.get(self._device.type, _ROWS_OF_ACCELERATORS)
+        self._rows = _ROWS_ON_A_CPU if self._device.type == "cpu" else _ROWS
         self._activation, self._norm = head.activation, head.norm
         dense, decoder = head.dense, head.decoder
         weight, bias = decoder.weight[:vocabulary], decoder.bias

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, StrictBool, StrictInt
 
-from contrasent.data.tokenizer import Tokenizer, sentences_of
+from contrasent.data.tokenizer import UNBOUNDED, Tokenizer, sentences_of
 from contrasent.errors import ConfigError, pick, warn
 from contrasent.settings import checked, settings
 
@@ -311,8 +311,6 @@ class Encoder(ABC):
     @property
     def most_tokens(self) -> int:
         """The largest `max_tokens` that it can have."""
-        from contrasent.model.backbones.base import UNBOUNDED
-
         return UNBOUNDED
 
     def limit(self, task: str | None = None) -> int:

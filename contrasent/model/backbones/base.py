@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from contrasent.data.batch import Batch
+from contrasent.data.tokenizer import UNBOUNDED as UNBOUNDED
 from contrasent.errors import ConfigError, ContrasentError, first_line, is_out_of_memory, pick
 
 if TYPE_CHECKING:
@@ -212,10 +213,6 @@ def _resident() -> int:
 def _glibc() -> ctypes.CDLL | None:
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     return library if hasattr(library, "malloc_trim") else None
-
-
-UNBOUNDED = 1_000_000
-"""The longest sentence of a backbone that sets no limit."""
 
 
 def first_position(model: nn.Module) -> int:
