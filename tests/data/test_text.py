@@ -275,9 +275,6 @@ def test_the_real_library_gives_the_rows(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     api = SimpleNamespace(dataset_info=lambda _: SimpleNamespace(sha="abc"))
     monkeypatch.setattr("huggingface_hub.HfApi", lambda: api)
-    import pyarrow
-    from pyarrow import parquet
-
     (tmp_path / "rows").mkdir()
     parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "rows/train.parquet")
     load = datasets.load_dataset

@@ -9,17 +9,8 @@ from helpers import oracles
 from helpers.dummy_encoder import DummyEncoder
 
 from contrasent.errors import DataError
+from contrasent.evaluation import geometry
 from contrasent.evaluation.embed import EncoderUse
-from contrasent.evaluation.geometry import (
-    PLACES,
-    SIZES,
-    WAYS,
-    Edits,
-    geometry_influences,
-    measure,
-    measure_edits,
-    rating_groups,
-)
 from contrasent.evaluation.sts_data import RatedPairs
 
 ROWS = [
@@ -41,7 +32,7 @@ def pairs_file(tmp_path):
 
 
 def test_alignment_is_of_the_close_pairs_and_uniformity_of_all_sentences(encoder, pairs_file):
-    geometry = measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>3.9"))
+    found = geometry.measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>3.9"))
 
     def vectors(sentences):
         return torch.from_numpy(np.stack([encoder.embed(it) for it in sentences]))
@@ -49,20 +40,20 @@ def test_alignment_is_of_the_close_pairs_and_uniformity_of_all_sentences(encoder
     close = [row for row in ROWS if row[2] > 3.9]
     first, second = (vectors(side) for side in list(zip(*close, strict=True))[:2])
     distinct = list(dict.fromkeys([row[k] for k in (0, 1) for row in ROWS]))
-    alignment, uniformity, *others = geometry.records
+    alignment, uniformity, *others = found.records
     assert (alignment.metric, alignment.subset, alignment.pairs) == ("alignment", ">3.9", 3)
     assert alignment.value == pytest.approx(oracles.alignment(first, second).item(), rel=1e-5)
-    assert geometry.sentences == len(distinct) == 9
+    assert found.sentences == len(distinct) == 9
     assert (uniformity.metric, uniformity.pairs) == ("uniformity", 9 * 8 // 2)
     expected = oracles.uniformity(vectors(distinct)).item()
     assert uniformity.value == pytest.approx(expected, rel=1e-5)
     assert [it.metric for it in others] == ["mean_cosine", "partition_ratio", "spearman"]
-    for record in geometry.records:
+    for record in found.records:
         assert (record.encoder, record.pooler) == ("some/words", "mean")
         assert (record.task, record.split, record.precision) == (str(pairs_file), "test", "fp32")
         assert record.versions["torch"] and len(record.data_sha256) == 64
-    assert geometry.pairs == f"{pairs_file}>3.9"
-    assert geometry.value("nothing") is None and len(encoder.calls) == 1
+    assert found.pairs == f"{pairs_file}>3.9"
+    assert found.value("nothing") is None and len(encoder.calls) == 1
 
 
 def weighted(rows, pairs, of_pairs):
@@ -114,7 +105,7 @@ def test_a_pair_moves_a_number_as_its_weight_does(pairs_file):
     pairs = RatedPairs.read(f"{pairs_file}>3.9")
     rows = np.random.default_rng(0).normal(size=(9, 4)) + 0.5
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    found = geometry_influences(rows, pairs)
+    found = geometry.geometry_influences(rows, pairs)
     ends = ("0-1", "1-2", "2-3", "4-5", "0-5")
     assert {*found} == {*weighted(rows, pairs, np.ones(9))} > {f"deviation:{it}" for it in ends}
     step = 1e-5
@@ -139,7 +130,7 @@ def test_a_task_without_a_split_is_all_its_splits(senteval):
 
 def test_a_collapsed_encoder_has_no_correlation_and_no_spread(encoder, pairs_file):
     encoder.embed = lambda _: np.ones(6, np.float32)
-    found = measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>4"))
+    found = geometry.measure(EncoderUse(encoder), RatedPairs.read(f"{pairs_file}>4"))
     assert found.value("spearman") is None
     assert found.value("alignment") == pytest.approx(0)
     assert found.value("uniformity") == pytest.approx(0, abs=1e-6)
@@ -155,7 +146,9 @@ def test_a_collapsed_encoder_has_no_correlation_and_no_spread(encoder, pairs_fil
     ],
 )
 def test_groups_are_those_of_the_paper_or_five_of_another_range(gold, expected):
-    groups = {f"{low:g}-{high:g}": chosen for low, high, chosen in rating_groups(np.array(gold))}
+    groups = {
+        f"{low:g}-{high:g}": chosen for low, high, chosen in geometry.rating_groups(np.array(gold))
+    }
     assert {name: int(chosen.sum()) for name, chosen in groups.items()} == expected
     assert sum(groups.values()).tolist() == [1] * len(gold)
 
@@ -165,13 +158,13 @@ SENTENCES = [" ".join(row) for row in WORDS]
 
 
 def test_an_edit_is_of_the_drawn_words_alone():
-    edits = Edits.draw("text.txt", "", [*SENTENCES, *SENTENCES, "too short"])
+    edits = geometry.Edits.draw("text.txt", "", [*SENTENCES, *SENTENCES, "too short"])
     assert edits.sentences == tuple(SENTENCES)
     for before, after, (way, place, size) in zip(
         SENTENCES, edits.edited, edits.drawn.tolist(), strict=True
     ):
-        old, new, count = before.split(), after.split(), SIZES[size]
-        grown = {"replace": 0, "delete": -count, "insert": count}[WAYS[way]]
+        old, new, count = before.split(), after.split(), geometry.SIZES[size]
+        grown = {"replace": 0, "delete": -count, "insert": count}[geometry.WAYS[way]]
         assert len(new) == len(old) + grown
         third = len(old) // 3
         starts = [
@@ -181,7 +174,7 @@ def test_an_edit_is_of_the_drawn_words_alone():
             and old[start + (0 if grown > 0 else count) :]
             == new[start + (0 if grown < 0 else count) :]
         ]
-        assert starts, (before, after, PLACES[place])
+        assert starts, (before, after, geometry.PLACES[place])
 
 
 class Counting(DummyEncoder):
@@ -201,17 +194,17 @@ class Counting(DummyEncoder):
 
 
 def test_what_embeddings_hold_is_told_and_nothing_else():
-    edits = Edits.draw("text.txt", "", SENTENCES)
+    edits = geometry.Edits.draw("text.txt", "", SENTENCES)
     told = {}
     for sees in (True, False):
-        records = measure_edits(EncoderUse(Counting(sees)), edits)
+        records = geometry.measure_edits(EncoderUse(Counting(sees)), edits)
         told[sees] = {(it.metric, it.subset): it for it in records}
     assert told[True]["edit_accuracy", "way"].value > 0.9
     assert told[True]["edit_accuracy", "size"].value > 0.6
     assert abs(told[True]["edit_accuracy", "place"].value - 1 / 3) < 0.08
     for label in ("way", "place", "size"):
         assert abs(told[False]["edit_accuracy", label].value - 1 / 3) < 0.08
-    moved = [told[True]["edit_distance", f"insert {size}"].value for size in SIZES]
+    moved = [told[True]["edit_distance", f"insert {size}"].value for size in geometry.SIZES]
     assert moved == sorted(moved)
     assert told[True]["edit_distance", "replace 4"].value < 0.001
     assert told[True]["edit_distance", "insert 4"].value == pytest.approx(1 - 0.5**0.5, abs=0.01)
@@ -219,7 +212,7 @@ def test_what_embeddings_hold_is_told_and_nothing_else():
 
 def test_too_few_long_sentences_are_told():
     with pytest.raises(DataError, match="2 distinct sentences"):
-        Edits.draw("text.txt", "", [SENTENCES[0], SENTENCES[1], "short"])
+        geometry.Edits.draw("text.txt", "", [SENTENCES[0], SENTENCES[1], "short"])
 
 
 def test_the_command_prints_them_again_from_what_it_kept(runner, tmp_path):

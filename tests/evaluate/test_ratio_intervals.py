@@ -8,26 +8,16 @@ import pytest
 from sklearn.metrics import f1_score
 
 import contrasent.evaluation.transfer as under_test
-from contrasent.evaluation import intervals as statistics
-from contrasent.evaluation import retrieval
+from contrasent.evaluation import intervals, retrieval
 from contrasent.evaluation.compare import compare_ratios
 from contrasent.evaluation.embed import EncoderUse, Scores
-from contrasent.evaluation.intervals import (
-    Bootstrap,
-    Ratio,
-    holm,
-    interval,
-    intervals,
-    p_value,
-    ratio_draws,
-)
 from contrasent.evaluation.logistic_regression import Accuracy
 from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.retrieval import RetrievalTask
 from contrasent.evaluation.task_names import TaskName
 from contrasent.evaluation.transfer import Part, TransferData, ratios_of
 
-BOOTSTRAP = Bootstrap(0.9, 80, 4)
+BOOTSTRAP = intervals.Bootstrap(0.9, 80, 4)
 
 
 def drawn(stream, size, bootstrap=BOOTSTRAP):
@@ -43,7 +33,7 @@ def ends(values, bootstrap=BOOTSTRAP):
 
 def mean(values):
     values = np.asarray(values, dtype=float)
-    return Ratio(values, np.ones_like(values))
+    return intervals.Ratio(values, np.ones_like(values))
 
 
 @pytest.fixture
@@ -107,12 +97,12 @@ def test_over_folds_the_interval_is_of_the_mean_of_the_folds(reached):
 def test_a_thing_moves_a_mean_as_its_weight_does():
     draw, step = np.random.default_rng(4), 1e-5
     bottom = draw.random(7)
-    ratio = Ratio(bottom * (draw.random(7) < 0.6), bottom)
+    ratio = intervals.Ratio(bottom * (draw.random(7) < 0.6), bottom)
     assert len({*ratio.influence.round(9)}) == 7
     for place, moved in enumerate(ratio.influence):
         up, down = np.ones((2, 7))
         up[place], down[place] = 1 + step, 1 - step
-        above, below = (Ratio(w * ratio.top, w * ratio.bottom).value for w in (up, down))
+        above, below = (intervals.Ratio(w * ratio.top, w * ratio.bottom).value for w in (up, down))
         assert moved == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-9)
 
 
@@ -139,9 +129,9 @@ def test_a_comparison_draws_the_same_rows_for_both():
             differences[name, comparison.metric] = values
             assert one.difference == pytest.approx(after.mean() - before.mean())
             assert (one.interval.low, one.interval.high) == pytest.approx(ends(values), abs=1e-9)
-            assert one.p_value == p_value(np.round(values, 9))
+            assert one.p_value == intervals.p_value(np.round(values, 9))
     each = list(accuracy.tasks.values())
-    assert [one.p_holm for one in each] == holm([one.p_value for one in each])
+    assert [one.p_holm for one in each] == intervals.holm([one.p_value for one in each])
     assert [one.tests for one in each] == [2, 2] and f1.tasks[names[1]].tests == 1
     parts = [differences[name, "accuracy"] for name in names[:2]]
     found = accuracy.average
@@ -173,28 +163,31 @@ def test_what_is_no_difference_is_0_however_sums_are_rounded():
     sizes = np.repeat([9, 7, 5], [9, 7, 5])
     weights = 1 / sizes
     first = draw.permutation(np.repeat([0.0, 1.0], [7, 14]))
-    pair = [Ratio(first * weights, weights), Ratio(first[::-1] * weights, weights)]
-    bootstrap = Bootstrap(resamples=500)
+    pair = [
+        intervals.Ratio(first * weights, weights),
+        intervals.Ratio(first[::-1] * weights, weights),
+    ]
+    bootstrap = intervals.Bootstrap(resamples=500)
     both = (Scores((), (), ratios={(name, "accuracy"): ratio}) for ratio in pair)
     (found,) = compare_ratios([name], *both, bootstrap=bootstrap)
     moved = (first[::-1] - first) * (315 // sizes)
     exact = [moved[rows].sum() for rows in drawn("mr", 21, bootstrap)]
-    assert found.tasks[name].p_value == p_value(np.array(exact, dtype=float))
+    assert found.tasks[name].p_value == intervals.p_value(np.array(exact, dtype=float))
 
 
 def test_the_size_of_a_block_changes_nothing(monkeypatch):
     pair = [mean(np.arange(40) % 3 == 0), mean(np.arange(40) % 5 == 0)]
-    whole = ratio_draws(pair, BOOTSTRAP, "a")
-    monkeypatch.setattr(statistics, "_AT_ONCE", 7 * 40)
-    assert ratio_draws(pair, BOOTSTRAP, "a") == pytest.approx(whole, abs=1e-15)
+    whole = intervals.ratio_draws(pair, BOOTSTRAP, "a")
+    monkeypatch.setattr(intervals, "_AT_ONCE", 7 * 40)
+    assert intervals.ratio_draws(pair, BOOTSTRAP, "a") == pytest.approx(whole, abs=1e-15)
 
 
 def test_a_resample_without_what_is_divided_by_has_no_score():
-    ratio = Ratio(np.array([2.0, 0, 0, 0]), np.array([2.0, 0, 0, 0]))
-    (draws,) = ratio_draws([ratio], Bootstrap(resamples=400), "a")
-    without = [0 not in rows for rows in drawn("a", 4, Bootstrap(resamples=400))]
+    ratio = intervals.Ratio(np.array([2.0, 0, 0, 0]), np.array([2.0, 0, 0, 0]))
+    (draws,) = intervals.ratio_draws([ratio], intervals.Bootstrap(resamples=400), "a")
+    without = [0 not in rows for rows in drawn("a", 4, intervals.Bootstrap(resamples=400))]
     assert (np.isnan(draws) == without).all() and any(without)
-    assert interval(draws, Bootstrap(resamples=400)) is None
+    assert intervals.interval(draws, intervals.Bootstrap(resamples=400)) is None
 
 
 def task_of(name, queries, relevant, corpus):
@@ -249,7 +242,7 @@ def test_intervals_are_those_of_rows_drawn_again(folds):
     fold_of = draw.permutation(60) % folds if folds > 1 else None
     ratios = judged(labels, predicted, fold_of)
     again = [(labels[rows], predicted[rows]) for rows in drawn("x", 60)]
-    found = intervals(ratios, BOOTSTRAP, "x")
+    found = intervals.intervals(ratios, BOOTSTRAP, "x")
     f1s = [f1_score(*both, average="macro") for both in again]
     assert ratios["macro_f1"].value == pytest.approx(f1_score(labels, predicted, average="macro"))
     assert (found["macro_f1"].low, found["macro_f1"].high) == pytest.approx(ends(f1s))

@@ -12,14 +12,6 @@ from benchmarks.jobs import senteval
 from benchmarks.jobs.senteval import Classifier
 from contrasent.errors import CheckpointError
 from contrasent.evaluation import logistic_regression, protocols
-from contrasent.evaluation.logistic_regression import (
-    Fold,
-    LabelledFeatures,
-    Problems,
-    _best,
-    cross_validate,
-    stratified_folds,
-)
 from contrasent.evaluation.protocols import Preset, preset_named
 
 TINY = Preset("tiny", 3, "adam", 16, 2, 3, max_epochs=30)
@@ -31,12 +23,15 @@ def folds_of(labels, sizes):
     draw = np.random.default_rng(1)
     orders = [draw.permutation(len(labels)) for _ in sizes]
     return [
-        Fold(o[:n], o[n : n + 20 + i]) for i, (o, n) in enumerate(zip(orders, sizes, strict=True))
+        logistic_regression.Fold(o[:n], o[n : n + 20 + i])
+        for i, (o, n) in enumerate(zip(orders, sizes, strict=True))
     ]
 
 
 def problems(features, labels, classes):
-    return Problems(torch.from_numpy(features), torch.from_numpy(labels), classes)
+    return logistic_regression.Problems(
+        torch.from_numpy(features), torch.from_numpy(labels), classes
+    )
 
 
 SHORT = replace(TINY, max_epochs=4, tenacity=100)
@@ -94,7 +89,7 @@ def test_embeddings_too_large_to_learn_from_are_explained():
 def test_folds_are_those_of_scikit_learn(folds, seed, classes):
     labels = np.random.default_rng(seed).permutation(np.arange(131) ** 2 % 97 % classes)
     theirs = StratifiedKFold(folds, shuffle=True, random_state=seed).split(labels, labels)
-    ours = stratified_folds(labels, folds, seed)
+    ours = logistic_regression.stratified_folds(labels, folds, seed)
     for (train, test), (their_train, their_test) in zip(ours, theirs, strict=True):
         assert (train == their_train).all() and (test == their_test).all()
 
@@ -115,7 +110,7 @@ def parts(names, classes=2, sizes=(90, 40, 50)):
     features, labels = separable(sum(sizes), classes=classes)
     for name, end in zip(names, np.cumsum(sizes), strict=False):
         start = sum(len(part.labels) for part in found.values())
-        found[name] = LabelledFeatures(features[start:end], labels[start:end])
+        found[name] = logistic_regression.LabelledFeatures(features[start:end], labels[start:end])
     return found
 
 
@@ -126,7 +121,7 @@ def parts(names, classes=2, sizes=(90, 40, 50)):
 )
 def test_the_procedure_is_sentevals(names, classes, preset, seed):
     data = parts(names.split(), classes)
-    reached = cross_validate(data, classes, preset_named(preset, seed), "cpu")
+    reached = logistic_regression.cross_validate(data, classes, preset_named(preset, seed), "cpu")
     pairs = [(part.features, part.labels) for part in data.values()]
     dev, test, predicted = senteval.procedure(pairs, classes, QUICK[preset], seed)
     assert (reached.dev, reached.test) == pytest.approx((dev, test), abs=1e-12)
@@ -148,4 +143,4 @@ def test_the_procedure_is_sentevals(names, classes, preset, seed):
     ],
 )
 def test_means_that_round_to_the_same_hundredth_of_a_point_are_a_tie(accuracies, chosen):
-    assert _best(np.array(accuracies)) == chosen
+    assert logistic_regression._best(np.array(accuracies)) == chosen
