@@ -200,22 +200,21 @@ def evaluate(
     """
     from contrasent.evaluation.embed import EncoderUse, raise_problems
     from contrasent.evaluation.judgement import judge
-    from contrasent.evaluation.protocols import Options
-    from contrasent.evaluation.suite import Suite, load_suite
+    from contrasent.evaluation.protocols import text_reading
+    from contrasent.evaluation.suite import Suite, suite_of
     from contrasent.report.scores_table import Records
 
-    if text is not None:
-        how = checked(EvaluationOptions, options)
-        uses = [EncoderUse.by(how, it, seed, show_progress) for it in (encoder, *compare)]
-        reading: dict[str, Any] = {"documents": how.documents, "clean": how.clean}
-        return judge(uses[0], text, compare=uses[1:], columns=how.columns, **reading)
-    if isinstance(tasks, Suite):
+    if isinstance(tasks, Suite) and text is None:
         if own := sorted(set(options) - set(fields_of(Measuring))):
             raise ConfigError(f"a suite has its own {', '.join(own)}; give it to load_suite")
         how, suite = checked(EvaluationOptions, options), tasks
     else:
         how = checked(EvaluationOptions, {"tasks": tasks, **options})
-        suite = load_suite(how.tasks, Options.of(how))
+        if text is not None:
+            reading = text_reading(how)
+            uses = [EncoderUse.by(how, it, seed, show_progress) for it in (encoder, *compare)]
+            return judge(uses[0], text, compare=uses[1:], **reading)
+        suite = suite_of(how)
         raise_problems(suite.problems, suite.remedy)
     scores = suite.records(EncoderUse.by(how, encoder, seed, show_progress))
     if not scores.records:

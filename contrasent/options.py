@@ -20,7 +20,7 @@ def _listed(value: object) -> object:
     return value
 
 
-Listed = Annotated[Sequence[str], BeforeValidator(_listed)]  # on the command line between commas
+Listed = Annotated[Sequence[str], BeforeValidator(_listed), AfterValidator(tuple)]  # by commas
 
 Seeds = Annotated[Sequence[NonNegativeInt], BeforeValidator(_listed), AfterValidator(dict.fromkeys)]
 """Seeds, each once."""

@@ -18,7 +18,7 @@ from contrasent.errors import ConfigError, pick, warn
 from contrasent.files import refuse_existing_file
 from contrasent.progress import progress_bar
 from contrasent.records import json_lines, lines_of_kind
-from contrasent.settings import ARGUMENT, Spelling, settings, shared
+from contrasent.settings import ARGUMENT, Spelling, settings
 
 
 @settings
@@ -57,8 +57,7 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, AsJsonLines):
             return
         if self.compare and len(set(self.models)) < 2:
             raise ConfigError("--compare holds the other models to the first: name two or more")
-        reading = evaluation.Options.of(self)
-        suite = evaluation.load_suite(self.tasks, reading)
+        suite = evaluation.suite_of(self)
         announce(suite)
 
         def score(model: str) -> evaluation.Scores:
@@ -75,15 +74,16 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, AsJsonLines):
         ]
         if any(scores.records for scores in results.values()):
             rows = {label: results.get(model) for label, model in app.labels(self.models).items()}
-            bootstrap = (reading.bootstrap or evaluation.Bootstrap()) if self.compare else None
+            asked = suite.options.bootstrap
+            bootstrap = (asked or evaluation.Bootstrap()) if self.compare else None
             contents = _write(suite, rows, bootstrap, self.json)
             app.write_html(self.html, replace(contents, warnings=(*contents.warnings, *failures)))
         app.raise_failures(failures)
 
     def _judge(self, text: str) -> None:
+        reading = evaluation.text_reading(self)
         encoder, *others = (app.use(self, model) for model in dict.fromkeys(self.models))
-        reading = shared(self, options.FoundText)
-        judged = evaluation.judge(encoder, text, compare=others, columns=self.columns, **reading)
+        judged = evaluation.judge(encoder, text, compare=others, **reading)
         judged = replace(judged, records=app.with_command(judged.records))
         if not app.write_lines(self.json, lines_of_kind("judgement", [judged])):
             app.say("\n".join(report.judgement_lines(judged)))

@@ -31,6 +31,7 @@ from .protocols import PRESETS as PRESETS
 from .protocols import PROTOCOLS as PROTOCOLS
 from .protocols import Options as Options
 from .protocols import preset_named as preset_named
+from .protocols import text_reading as text_reading
 from .proxy import FEWEST as FEWEST
 from .proxy import sample_texts as sample_texts
 from .proxy import text_tasks as text_tasks
@@ -45,6 +46,7 @@ from .suite import find_leaks as find_leaks
 from .suite import find_overlap as find_overlap
 from .suite import load_suite as load_suite
 from .suite import overlap_of as overlap_of
+from .suite import suite_of as suite_of
 from .synthesis import synthesize as synthesize
 from .task_names import STS as STS
 from .task_names import STS_TASKS as STS_TASKS

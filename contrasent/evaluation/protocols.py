@@ -3,9 +3,10 @@
 SimCSE, Table B.1, lists them; the same encoder differs by several points between them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -13,8 +14,9 @@ from contrasent.errors import ConfigError, pick
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.task_names import ROWS, SPLITS
 from contrasent.metrics import METRICS
-from contrasent.options import EvaluationOptions
+from contrasent.options import EvaluationOptions, FoundText
 from contrasent.records import Saved
+from contrasent.settings import shared
 
 AGGREGATIONS = ("all", "mean", "wmean")
 """One correlation over all pairs; mean over the subsets; that mean weighted by their pairs."""
@@ -102,6 +104,22 @@ PRESETS = {
 def preset_named(name: str = "test", seed: int = SEED) -> Preset:
     """Settings by name, with a seed of their own; ConfigError if there are none."""
     return replace(PRESETS[pick("preset", name, PRESETS)], seed=seed)
+
+
+def refuse_unread(given: EvaluationOptions, names: Iterable[str], reader: str) -> None:
+    """Raise ConfigError where an option is given for which ``reader`` has no use."""
+    fields = given.__pydantic_fields__  # type: ignore[attr-defined]
+    for name in names:
+        if (value := getattr(given, name)) != fields[name].default:
+            flag = name.replace("_", "-")
+            said = value if isinstance(value, str | int | float) else ",".join(value)
+            raise ConfigError(f"--{flag} is {said}, but {reader} has no use for it; leave it out")
+
+
+def text_reading(given: EvaluationOptions) -> dict[str, Any]:
+    """How a text is read to be judged; ConfigError of options that tasks alone read."""
+    refuse_unread(given, EvaluationOptions.__annotations__.keys() - {"columns"}, "--text")
+    return {"columns": given.columns, **shared(given, FoundText)}
 
 
 @dataclass(frozen=True, slots=True)

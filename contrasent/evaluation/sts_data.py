@@ -224,6 +224,8 @@ def read_judged(
             f"{asked} has ratings from {pairs.gold.min():g} to {pairs.gold.max():g}, not labels 0 "
             f"and 1; say from which rating on sentences are similar, such as '{asked}>=4'"
         )
+    if pairs.positive.all():
+        raise DataError(f"all pairs of {asked} are similar; give some that are not, to tell apart")
     return pairs
 
 

@@ -6,7 +6,7 @@ Leaks are text of tasks that stands in training text too.
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from contrasent.evaluation import retrieval, sts, transfer
 from contrasent.evaluation.compare import Comparison, compare, compare_ratios
 from contrasent.evaluation.embed import EncoderUse, Problem, Scores
 from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.protocols import Options
-from contrasent.evaluation.task_names import TaskName, TaskText, refuse
+from contrasent.evaluation.protocols import Options, refuse_unread
+from contrasent.evaluation.task_names import STS_TASKS, TaskName, TaskText, refuse
 from contrasent.model.hub import INFO_FILE, find_download, section
+from contrasent.options import EvaluationOptions
 from contrasent.records import Record
 from contrasent.search.mining import letters
 
@@ -148,6 +149,21 @@ def load_suite(
     is unknown; DataError, which says why for each, if none could be read.
     """
     options = options or Options()
+    named = _named(tasks, options, types)
+    if any(name.in_senteval for names in named.values() for name in names):
+        senteval_root(options.data_dir)
+    kinds = ((kind, named[kind.name]) for kind in types if named[kind.name])
+    suite = Suite(tuple((kind, kind.read(names, options)) for kind, names in kinds), options)
+    if not any(read.tasks for _, read in suite.kinds):
+        reasons = [f"  {problem.task}: {problem.message}" for problem in suite.problems]
+        raise DataError("\n".join(["no task has data to score:", *reasons, *suite.remedy]))
+    return suite
+
+
+def _named(
+    tasks: Sequence[str], options: Options, types: Sequence[TaskType]
+) -> dict[str, list[TaskName]]:
+    """The tasks by the names of their types, each and its split once."""
     named: dict[str, list[TaskName]] = {kind.name: [] for kind in types}
     for text in tasks:
         for kind in reversed(types):
@@ -156,25 +172,31 @@ def load_suite(
                 break
         else:
             refuse(text)
-    public = [name.in_senteval for names in named.values() for name in names]
-    if not public:
-        raise ConfigError(
-            f"no task to score in {', '.join(tasks) or 'an empty list'} with split "
-            f"{', '.join(options.splits)}; STS12-16 have a test split only, transfer tasks a dev "
-            "and a test split"
-        )
-    if any(public):
-        senteval_root(options.data_dir)
-    kinds = tuple(
-        (kind, kind.read(list(dict.fromkeys(named[kind.name])), options))
-        for kind in types
-        if named[kind.name]
-    )
-    suite = Suite(kinds, options)
-    if not any(read.tasks for _, read in suite.kinds):
-        reasons = [f"  {problem.task}: {problem.message}" for problem in suite.problems]
-        raise DataError("\n".join(["no task has data to score:", *reasons, *suite.remedy]))
-    return suite
+        if not names:
+            raise ConfigError(
+                f"{text!r} has no score on {', '.join(options.splits)}; STS12-16 have a test split "
+                "only, transfer tasks a dev and a test split"
+            )
+    if not tasks:
+        raise ConfigError("no task to score in an empty list")
+    return {kind: list(dict.fromkeys(names)) for kind, names in named.items()}
+
+
+def suite_of(given: EvaluationOptions) -> Suite:
+    """Read the tasks of options as :func:`load_suite` does; ConfigError if one reads no task."""
+    options = Options.of(given)
+    named = _named(given.tasks, options, TASK_TYPES)
+    pairs, labelled = named["sts"], named["labelled"]
+    learned = [*named["transfer"], *labelled]
+    readers: dict[str, Any] = {
+        "splits": named != _named(given.tasks, replace(options, splits=("test",)), TASK_TYPES),
+        "columns": [it for it in (*pairs, *labelled) if not it.in_senteval],
+        "regressor": [it for it in pairs if it.name in STS_TASKS and STS_TASKS[it.name].files],
+        **dict.fromkeys(("protocol", "metric", "aggregation"), pairs),
+        **dict.fromkeys(("preset", "classifier_seed"), learned),
+    }
+    refuse_unread(given, [it for it, by in readers.items() if not by], ", ".join(given.tasks))
+    return load_suite(given.tasks, options)
 
 
 @dataclass(frozen=True, slots=True)
