@@ -9,7 +9,7 @@ import textwrap
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import pydantic
@@ -100,8 +100,7 @@ def _with_choices(text: str, kind: Any) -> str:
     choices = [choice for k in kinds if get_origin(k) is Literal for choice in get_args(k)]
     if all(re.search(rf"\b{choice}\b", text) for choice in choices):
         return text
-    null = ["null"] if NoneType in kinds else []
-    return f"{text} One of: {', '.join([*choices, *null])}."
+    return f"{text} One of: {', '.join(choices)}."
 
 
 _RAISES = "    Raises:\n        ContrasentError: what is given cannot be used.\n\n"
