@@ -342,6 +342,8 @@ class RatedPairs:
                 "positive, such as stsb>4, stsb-dev>4, or FILE.tsv>0.8; in quotes, as > alone is "
                 "the shell's"
             )
+        if columns and names[0].in_senteval:
+            raise ConfigError(f"--columns is for your own file, and {name} has columns of its own")
         task = load(names[0], data_dir, columns)
         gold, condition = task.gold, f"{sign}{rating:g}"
         positive = gold >= rating if sign == ">=" else gold > rating
