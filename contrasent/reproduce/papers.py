@@ -43,6 +43,7 @@ _SOURCES = {
 }
 _BASELINES = ("simcse/T5", "simcse/TE.1", "diffcse/T1", "diffcse/T2", "baselines/further")
 _FOLDER = Path(__file__).parent
+_SHOWN_BY = "'contrasent reproduce commands' shows them"
 
 
 @settings
@@ -319,12 +320,16 @@ def choose(
         else:
             pick("paper", paper, [*_SOURCES, "all"])
             wanted += [key for key, it in tables.items() if paper in ("all", it.paper)]
-    chosen = []
+    chosen, whole = [], ", ".join(rows)
+    every = [row.label.lower() for name in wanted for row in tables[name].rows]
+    words = [whole] if any(whole.lower() in it for it in every) else rows  # labels have commas too
+    if unknown := [word for word in words if not any(word.lower() in it for it in every)]:
+        raise ConfigError(f"no row is named {' or '.join(unknown)}; {_SHOWN_BY}")
     for table in map(tables.__getitem__, dict.fromkeys(wanted)):
         labels, asked = {row.label for row in table.rows}, set[str]()
-        for word in rows:
+        for word in words:
             asked |= labels & {word} or {it for it in labels if word.lower() in it.lower()}
-        kept = tuple(row for row in table.rows if not rows or row.label in asked)
+        kept = tuple(row for row in table.rows if row.label in asked)
         columns = [
             it
             for it in table.columns
@@ -334,8 +339,8 @@ def choose(
             chosen.append(replace(table, rows=kept, columns=tuple(columns)))
     if not chosen:
         raise ConfigError(
-            f"no table has a row with {' or '.join(rows) or 'any name'} and a column of "
-            f"{' or '.join(tasks) or 'any task'}; 'contrasent reproduce commands' shows them"
+            f"no table has a row with {whole or 'any name'} and a column of "
+            f"{' or '.join(tasks)}; {_SHOWN_BY}"
         )
     return chosen
 

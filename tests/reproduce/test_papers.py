@@ -141,6 +141,8 @@ def test_tables_are_chosen_by_their_names():
     ]
     assert len(papers.choose(["all"])) == len(papers.load_tables())
     assert "baselines/further" in [it.name for it in papers.choose(["baselines"])]
+    (table,) = papers.choose(["simcse/T2"], ["next sentence", "one encoder"])  # with a comma
+    assert [row.label for row in table.rows] == ["next sentence, one encoder"]
     (table,) = papers.choose(["simcse/T5"], ["glove", "SBERT-base"], ["stsb"])
     assert table.rows[0].label == "GloVe avg"
     assert [column.heading for column in table.columns] == ["STS-B"]
