@@ -5,6 +5,7 @@ encoder was not trained for, and a few hundred articles without labels improve.
 """
 
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ QUERIES = (
     "how steel is made easier to cut",
 )
 
-_DATA = Path(__file__).with_name("quickstart_data")
+_DATA = Path(str(files("contrasent") / "quickstart_data"))
 TEXT = _DATA / "wikipedia.txt"
 SEARCH = _DATA / "wikipedia_search"
 PAIRS = _DATA / "stack_exchange_pairs.tsv"
