@@ -33,17 +33,13 @@ from contrasent.options import AnalysisOptions
 from contrasent.records import Record, fields_of_kind, read_lines
 from contrasent.settings import checked, takes
 
-GROUPS = 5
-"""Groups of ratings: 0-1, 1-2, 2-3, 3-4, 4-5 of STS-B."""
-
+GROUPS = 5  # of ratings: 0-1, 1-2, 2-3, 3-4, 4-5 of STS-B
 _LARGEST_RATING = 5.0
 _ROWS = 1024
 _TINY = 1e-12
 
-KIND = "geometry"
+KIND, _METRICS = "geometry", "metrics.jsonl"
 """The kind of a line; and under which one of metrics.jsonl holds a measurement."""
-
-_METRICS = "metrics.jsonl"
 
 _DIGITS = 7
 """Significant digits of what figures are drawn from: those of float32, as the embeddings have."""
@@ -190,10 +186,7 @@ def measure(use: EncoderUse, pairs: RatedPairs, edits: Edits | None = None) -> G
         rated=len(pairs.gold),
         sentences=len(embeddings),
         spectrum=_short(metrics.spectrum(embeddings)),
-        groups=tuple(
-            Group(low, high, _short(cosines[chosen]))
-            for low, high, chosen in rating_groups(pairs.gold)
-        ),
+        groups=tuple(Group(a, b, _short(cosines[it])) for a, b, it in rating_groups(pairs.gold)),
         edits=measure_edits(use, edits) if edits else (),
     )
 

@@ -75,8 +75,7 @@ class Picture:
     @property
     def link(self) -> str:
         """A link that holds the SVG."""
-        text = " ".join(self.svg.decode().split())
-        return f"data:image/svg+xml,{quote(text, safe=_AS_IT_IS)}"
+        return f"data:image/svg+xml,{quote(' '.join(self.svg.decode().split()), safe=_AS_IT_IS)}"
 
     @property
     def pixels(self) -> int:
@@ -418,6 +417,4 @@ FIGURES = (
 
 def draw_figures(data: FigureData) -> list[tuple[FigureKind, Picture]]:
     """Every figure that there is data for."""
-    return [
-        (kind, kind.draw(data)) for kind in FIGURES if (data.runs if kind.of_runs else data.rows)
-    ]
+    return [(it, it.draw(data)) for it in FIGURES if (data.runs if it.of_runs else data.rows)]

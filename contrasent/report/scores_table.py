@@ -104,9 +104,7 @@ def metric_heading(metric: str) -> str:
 
 def encoder_notes(rows: Rows) -> list[str]:
     """How the encoder of each row was used."""
-    return [
-        f"{label}: {described(label, records[0])}." for label, records in rows.items() if records
-    ]
+    return [f"{label}: {described(label, of[0])}." for label, of in rows.items() if of]
 
 
 def sts_table(

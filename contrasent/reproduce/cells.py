@@ -190,8 +190,7 @@ class FilledTable:
                     printed = [cell.comparison(name) for cell in cells]
                     empty = [Cell("")] * (2 if compared else 1)
                     rows.append((Cell(f"{row.label}, {name}"), *printed, *empty))
-        last_heading = [f"difference of {columns[-1]}"] if compared else []
-        return ("", *columns, *last_heading, "note"), rows
+        return ("", *columns, *[f"difference of {columns[-1]}"] * compared, "note"), rows
 
     def write_numbers(self, path: Path) -> None:
         """Write every cell as a line of comma-separated values, in full precision."""

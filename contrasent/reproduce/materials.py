@@ -21,17 +21,9 @@ from contrasent.reproduce.papers import PAPER, SAMPLE, SMOKE, load_scales
 ENCODER = "bert-base-uncased"
 """The model that ``--encoder`` stands in place of."""
 
-_SMOKE = Path(__file__).with_name("smoke")
-SMOKE_TASKS, SMOKE_MODEL = _SMOKE / "senteval", _SMOKE / "model"
+_PACKAGE = Path(__file__).parents[1]
+SMOKE_TASKS, SMOKE_MODEL = (_PACKAGE / "reproduce" / "smoke" / it for it in ("senteval", "model"))
 """What `scripts/make_smoke_data.py` makes: every task, a few rows each; the model for every id."""
-
-_WIKIPEDIA = Path(__file__).parents[1] / "quickstart_data" / "wikipedia.txt"
-_SMOKE_TEXTS = {
-    **{name: _SMOKE / "texts" / f"{name}.csv" for name in ("labelled", "triplets+anli")},
-    **dict.fromkeys(("qqp", "flickr30k", "paranmt"), _SMOKE / "texts" / "pairs.csv"),
-    **dict.fromkeys(("sentences", "documents", "captions"), _WIKIPEDIA),
-    "words": _SMOKE / "texts" / "words.txt",
-}
 
 
 class Materials:
@@ -101,7 +93,7 @@ class Materials:
         if definition.of in self._given or (definition.of and self._scale == SMOKE):
             return _derived(name, self._source(definition.of), self._folder / "derived")
         if self._scale == SMOKE:
-            return _SMOKE_TEXTS[name]
+            return _PACKAGE / definition.smoke
         ways = [name, *([definition.of] if definition.of else [])]
         options = " or ".join(f"--material {way}=FILE" for way in ways)
         raise ConfigError(f"needs {options}: {definition.about}")

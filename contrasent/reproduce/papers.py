@@ -31,17 +31,6 @@ SAMPLE = "sample:"
 PAIRS = "stsb>4"
 """Of alignment and uniformity, unless a column says otherwise: SimCSE, section 3."""
 
-NAMES = {"study": "simcse_study"}
-"""Papers that the published numbers name otherwise than commands."""
-
-_SOURCES = {
-    "simcse": "Gao et al. 2021",
-    "diffcse": "Chuang et al. 2022",
-    "study": "Pandey and Sholokhov",
-    "baselines": "Baselines",
-    "successors": "Successors",
-}
-_BASELINES = ("simcse/T5", "simcse/TE.1", "diffcse/T1", "diffcse/T2", "baselines/further")
 _FOLDER = Path(__file__).parent
 _SHOWN_BY = "'contrasent reproduce commands' shows them"
 
@@ -75,6 +64,7 @@ class PaperMaterial:
 
     about: str  # what it has to hold, and how to get it
     of: str = ""  # the material that it can be made of
+    smoke: str = ""  # the shipped file in place of it, in the package
 
 
 @settings
@@ -203,7 +193,8 @@ class PaperTable:
     def heading(self) -> str:
         """Such as ``Gao et al. 2021, Table E.1: Transfer tasks``."""
         kinds = {"F": f"Figure {self.number[1:]}", "T": f"Table {self.number[1:]}"}
-        return f"{_SOURCES[self.paper]}, {kinds.get(self.number[0], self.number)}: {self.title}"
+        source = read_plan("scales")["papers"][self.paper]
+        return f"{source}, {kinds.get(self.number[0], self.number)}: {self.title}"
 
     def printed(self, row: PaperRow, heading: str) -> str | None:
         """The published number; None if there is none."""
@@ -232,7 +223,7 @@ def published(paper: str, table: str) -> dict[str, dict[str, str]]:
     """
     rows: dict[str, dict[str, str]] = {}
     for line in published_lines():
-        if (line["paper"], line["table"]) == (NAMES.get(paper, paper), table):
+        if (line["paper"], line["table"]) == (paper, table):
             rows.setdefault(line["row"], {})[line["column"]] = line["value"]
     return rows
 
@@ -256,7 +247,7 @@ def load_tables() -> dict[str, PaperTable]:
     """Every table and figure by its name, in the order of the papers."""
     return {
         f"{paper}/{number}": _table(paper, number, values)
-        for paper in _SOURCES
+        for paper in read_plan("scales")["papers"]
         for number, values in read_plan(paper).items()
     }
 
@@ -307,18 +298,17 @@ def choose(
     tasks, such as ``stsb`` or ``transfer``. ConfigError if there is no such table, or nothing left.
     """
     groups = {**dict.fromkeys(STS, "sts"), **dict.fromkeys(TRANSFER, "transfer")}
-    tables = load_tables()
-    wanted = list[str]()
+    tables, plan, wanted = load_tables(), read_plan("scales"), list[str]()
     for name in names or ["all"]:
         paper, _, number = name.lower().partition("/")
         if name == "baselines":
-            wanted += _BASELINES
+            wanted += plan["baselines"]
         elif number:
             forms = [f"{paper}/{kind}{number}" for kind in ("", "t", "f")]
             exact = [key for key in tables if key.lower() in forms]
             wanted += exact or [pick("table", name, tables)]
         else:
-            pick("paper", paper, [*_SOURCES, "all"])
+            pick("paper", paper, [*plan["papers"], "all"])
             wanted += [key for key, it in tables.items() if paper in ("all", it.paper)]
     chosen, whole = [], ", ".join(rows)
     every = [row.label.lower() for name in wanted for row in tables[name].rows]

@@ -107,11 +107,12 @@ class Index:
         if vectors == "binary":
             kind, form = chosen, "int8"
         if isinstance(texts, FinishedShards):
+            if ids is not None or precision != "auto":
+                raise ConfigError("shards have a precision and no ids: leave ids, precision out")
             precision, blocks = str(texts.manifest["precision"]), texts.blocks(encoder)
         else:
-            sentences = sentences_of(texts, "texts")
-            names = checked_ids(ids)
-            blocks = _embedded(encoder, sentences, precision, similarity, show_progress)
+            names, given = checked_ids(ids), sentences_of(texts, "texts")
+            blocks = _embedded(encoder, given, precision, similarity, show_progress)
         folder, table = Path(folder), None if metadata is None else metadata_table(metadata)
         manifest = IndexManifest(
             EncoderIdentity.of(encoder, precision),

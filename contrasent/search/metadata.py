@@ -152,10 +152,15 @@ def metadata_table(rows: Iterable[Mapping[str, Any]]) -> Any:
     return pa.table({name: _metadata_column([row.get(name) for row in rows]) for name in names})
 
 
+def _is_missing(value: object) -> bool:  # as None, and what a table of pandas has for it
+    return not isinstance(value, str) and str(value) in ("None", "nan", "NaT", "<NA>")
+
+
 def _metadata_column(values: Sequence[Any]) -> Any:
     import pyarrow as pa
 
     require_text([it for it in values if isinstance(it, str)], "text of metadata")
+    values = [None if _is_missing(value) else value for value in values]
     with suppress(pa.ArrowException, OverflowError):
         column = pa.array(values)
         if str(column.type) in _KINDS:
@@ -253,7 +258,8 @@ def checked_ids(ids: Sequence[str | int] | None) -> list[str] | None:
     """The ids as texts, all different; else DataError."""
     if ids is None:
         return None
-    names, first = [str(name) for name in sentences_of(ids, "ids")], dict[str, int]()
+    given, first = sentences_of(ids, "ids"), dict[str, int]()
+    names = ["" if _is_missing(name) else str(name) for name in given]
     require_text(names, "id of text")
     for row, name in enumerate(names):
         if not name.strip() or first.setdefault(name, row) != row:

@@ -20,7 +20,7 @@ from contrasent.data.columns import ColumnMap, choose_columns
 from contrasent.data.readers import CONTROL, without_markup
 from contrasent.data.rows import open_source, require_text
 from contrasent.encode.shards import FILE
-from contrasent.errors import DataError, first_line, require_extra, warn
+from contrasent.errors import ConfigError, DataError, first_line, require_extra, warn
 from contrasent.files import recover_folder, sha256_of
 from contrasent.model.protocol import Encoder, role_options
 from contrasent.options import SyncOptions
@@ -57,7 +57,7 @@ class Synced:
 @takes(SyncOptions)
 def sync_index(
     index: str | Path,
-    paths: Sequence[str | Path],
+    paths: str | Path | Sequence[str | Path],
     encoder: Encoder | str | None = None,
     *,
     device: str | None = None,
@@ -81,10 +81,15 @@ def sync_index(
     """
     require_extra("splitting files into passages", "sync", "semchunk")
     asked, folder = checked(SyncOptions, options), Path(index)
+    if asked.overlap >= asked.tokens:
+        raise ConfigError(f"--overlap {asked.overlap} is not below --tokens {asked.tokens}")
+    paths = [paths] if isinstance(paths, str | Path) else paths
     base, roots = folder.resolve().parent, [Path(path).resolve() for path in paths]
     beside = f"{base.as_posix()}/"  # files there can be moved together with the index
     files = {it.as_posix().removeprefix(beside): it for root in roots for it in _files(root)}
     writer = _Writer(folder, encoder, device, asked, show_progress)
+    if writer.index is not None and encoder not in (None, writer.index.manifest.encoder.name):
+        writer.index.require(writer.encoder)
     rows, hashes, changed = dict[str, list[str]](), dict[str, str](), 0
     if writer.index is not None and "_file" in writer.index.manifest.columns:
         stored = writer.index.snapshot  # pyarrow would import pandas to leave out removed rows
@@ -173,11 +178,10 @@ class _Writer:
     def write(self) -> Index:
         """Write what waits, all or nothing; the index."""
         ids, texts = [*self.new], [text for text, _ in self.new.values()]
-        metadata, shown = [known for _, known in self.new.values()], self.show_progress
+        metadata = [known for _, known in self.new.values()]
         if self.index is None:
-            self.index = Index.build(
-                self.encoder, texts, self.folder, ids, metadata=metadata, show_progress=shown
-            )
+            how: Any = {"metadata": metadata, "show_progress": self.show_progress}
+            self.index = Index.build(self.encoder, texts, self.folder, ids, **how)
             self.embedded += len(texts)
         elif texts or self.removed:
             vectors = self._vectors(self.index, texts)
@@ -193,7 +197,6 @@ class _Writer:
         stored = index.snapshot.vectors_at([numbers[text] for text in known])
         vectors = dict(zip(known, stored, strict=True))
         if new := [text for text in dict.fromkeys(texts) if text not in vectors]:
-            index.require(self.encoder)
             encoding: dict[str, Any] = role_options(self.encoder, "document")
             encoding |= {"precision": made_by.precision, "show_progress": self.show_progress}
             rows = np.concatenate([*self.encoder.encode_stream(new, **encoding)])

@@ -178,9 +178,7 @@ class EmbeddingRoutes:
         router.post("/v1/embeddings", summary="OpenAI's embeddings")(self.openai)
         router.get("/v1/models", summary="OpenAI's list of models")(self.models)
         router.post("/embed", summary="TEI's embeddings")(self.embed)
-        router.post(
-            "/similarity", summary="The similarities of one sentence with others, as in TEI"
-        )(self.similarity)
+        router.post("/similarity", summary="TEI's similarities of a sentence")(self.similarity)
         router.post("/matrix", summary="The similarities of two lists")(self.matrix)
         router.get("/info", summary="The model and the limits")(self.info)
         router.post("/", include_in_schema=False)(self.by_inputs)

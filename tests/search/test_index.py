@@ -79,6 +79,7 @@ def test_texts_survive_and_queries_have_the_precision_of_the_index(encoder, fold
         (["a", "b"], ["1"], "there are 1 ids, but 2 texts"),
         (["a", "b"], ["1", "1"], "id '1' of text 1 is empty, or another"),
         (["a", "b"], ["1", ""], "id '' of text 1 is empty"),
+        (["a", "b"], ["1", float("nan")], "id '' of text 1 is empty"),
         (iter(["a", "b"]), ["1"], "there are 1 ids, but 2 texts"),
         (iter(["a"]), ["1", "2"], "there are 2 ids, but 1 texts"),
     ],

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.dummy_encoder import DummyEncoder
 
-from contrasent.errors import DataError
+from contrasent.errors import CheckpointError, DataError
 from contrasent.search import sync
 from contrasent.search.index import Index
 from contrasent.search.sync import sync_index
@@ -153,11 +153,13 @@ def test_only_files_below_the_paths_are_looked_for(encoder, files, folder):
     sync_index(folder, [files / "sub", files / "guide.md"], encoder)
     shutil.rmtree(files / "sub")
     (files / "sub").mkdir()
-    assert sync_index(folder, [files / "guide.md"]).removed == 0
-    assert sync_index(folder, [files / "sub"]).removed == 10
+    assert sync_index(folder, files / "guide.md").removed == 0
+    assert sync_index(folder, str(files / "sub")).removed == 10
     assert {path for path, _ in contents(folder)} == {"files/guide.md"}
     with pytest.raises(DataError, match="no-such"):
         sync_index(folder, [files / "no-such"])
+    with pytest.raises(CheckpointError, match="was built with"):  # though nothing has changed
+        sync_index(folder, [files], DummyEncoder(5))
 
 
 def test_long_text_is_split_with_overlap_and_other_settings_split_anew(files, folder):
