@@ -142,6 +142,14 @@ def shared(options: object, cls: Any) -> dict[str, Any]:
     return {name: getattr(options, name) for name in cls.__pydantic_fields__}
 
 
+def refuse_unused(cls: Any, given: Mapping[str, Any], why: str) -> None:
+    """Refuse settings of a class, by name, that nothing reads, unless they are as by default."""
+    fields = cls.__pydantic_fields__
+    if unused := [name for name, it in given.items() if it != fields[name].default]:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
+        raise ConfigError(f"{why}: leave {flags} out")
+
+
 @settings
 class EncoderSettings:
     """What is trained, and how a sentence becomes an embedding."""

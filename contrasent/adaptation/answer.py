@@ -49,7 +49,7 @@ from contrasent.report import (
     write_report,
 )
 from contrasent.search import load_reranker
-from contrasent.settings import EncoderSettings, EvaluationSettings, checked, takes
+from contrasent.settings import EncoderSettings, EvaluationSettings, checked, refuse_unused, takes
 from contrasent.training import BeforeAndAfter, dev_task, metric_name, score_result, start_encoder
 
 RESULT, REPORT, _RUN, _PARTS = "result.json", "report.html", "run", ("dev", "held-out")
@@ -467,8 +467,10 @@ def adapt(
     source = str(data if isinstance(data, str | Path) else keep_rows(data))
     chosen = checked(AdaptOptions, {"encoder": str(encoder), "data": source, **options})
     began = time.monotonic()
-    for name in chosen.candidates or ():
-        pick("candidate", name, CANDIDATES)
+    asked = [CANDIDATES[pick("candidate", it, CANDIDATES)] for it in chosen.candidates or ()]
+    if asked and not {it.needs for it in asked} & {"teacher", "lists"}:
+        given = {"teacher": chosen.teacher, "reranker": chosen.reranker}
+        refuse_unused(AdaptOptions, given, f"{asked[0].name} follows no teacher")
     overrides = json.loads(json.dumps(dict(settings or {}), default=str))  # as the state keeps it
     for key in FIXED.keys() & overrides.keys():
         raise ConfigError(f"the search itself sets {key}; give {FIXED[key]} instead")

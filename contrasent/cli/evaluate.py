@@ -18,7 +18,7 @@ from contrasent.errors import ConfigError, pick, warn
 from contrasent.files import refuse_existing_file
 from contrasent.progress import progress_bar
 from contrasent.records import json_lines, lines_of_kind
-from contrasent.settings import ARGUMENT, Spelling, settings
+from contrasent.settings import ARGUMENT, Spelling, refuse_unused, settings, shared
 
 
 @settings
@@ -187,6 +187,9 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
     def __call__(self) -> None:
         if not self.models and not self.saved:
             raise ConfigError("nothing to analyze: name a model, or saved files with --from")
+        if not self.models:
+            given = shared(self, options.AnalysisOptions)
+            refuse_unused(options.AnalysisOptions, given, "--from has what was measured")
         refuse_existing_file(self.json, overwrite=self.overwrite)
         if self.figures:
             kinds, forms = report.FIGURES, report.FORMATS

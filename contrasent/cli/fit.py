@@ -132,7 +132,7 @@ class ExportCommand(options.Named, options.Pooling, options.AsJson, options.Repl
     def __call__(self) -> None:
         from contrasent.model import Router, SentenceEncoder, export, load_encoder
 
-        if self.query is not None and self.format is None:
+        if self.query is not None and (self.format, self.tolerance) == (None, None):
             if not self.overwrite:
                 refuse_existing(self.output, "pass --overwrite to replace it")
             document = load_encoder(self.model, pooler=self.pooler, head=self.head, device="cpu")
@@ -142,7 +142,7 @@ class ExportCommand(options.Named, options.Pooling, options.AsJson, options.Repl
                 print_json({"output": str(self.output), "format": "router"})
             return
         if self.format is None or self.query is not None:
-            raise ConfigError("give --format, or for a Router --query")
+            raise ConfigError("give --format, or for a Router --query without --tolerance")
         encoder = SentenceEncoder.load(self.model, pooler=self.pooler, head=self.head, device="cpu")
         parity = export(
             encoder, self.output, self.format, tolerance=self.tolerance, overwrite=self.overwrite

@@ -16,7 +16,7 @@ from contrasent.cli.app import load, print_json, say, tell, write_html
 from contrasent.errors import ConfigError
 from contrasent.files import refuse_existing_file
 from contrasent.progress import one_line
-from contrasent.settings import ARGUMENT, Spelling, settings, shared
+from contrasent.settings import ARGUMENT, Spelling, refuse_unused, settings, shared
 
 _SHOWN = 20
 
@@ -160,10 +160,11 @@ class BuildCommand(
     def __call__(self) -> None:
         building: dict[str, Any] = {"kind": self.kind, "vectors": self.vectors, "words": self.words}
         building |= {"overwrite": self.overwrite, "show_progress": True}
+        if not self.words:
+            refuse_unused(BuildCommand, {"weight": self.weight}, "--no-words has none to weigh")
         if Path(self.source).is_dir():
-            if (self.columns, self.ids, self.precision) != (None, None, "auto"):
-                remedy = "leave --columns, --ids, --precision out"
-                raise ConfigError(f"{self.source} holds vectors: {remedy}")
+            given = shared(self, options.IndexedText) | {"precision": self.precision}
+            refuse_unused(BuildCommand, given, f"{self.source} holds vectors")
             shards = encode.FinishedShards.open(self.source)
             encoder = load(self, self.model)
             built = search.Index.build(encoder, shards, self.index, **building)

@@ -202,6 +202,8 @@ def tune_index(
         >>> contrasent.tune_index(index, encoder).gain  # doctest: +SKIP
     """
     checked(SearchOptions, {"weight": weight})
+    if weight is not None and queries is not None:
+        raise ConfigError("queries choose a weight: leave --weight or --queries out")
     opened = index if isinstance(index, Index) else Index.open(index)
     wanted: dict[str, list[str]] | None = None
     if queries is not None:

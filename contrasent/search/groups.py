@@ -19,7 +19,7 @@ from contrasent import model
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.encode.shards import manifest_in, open_sentences
 from contrasent.encode.vectors import npy_writer
-from contrasent.errors import ConfigError, require_extra
+from contrasent.errors import ConfigError, require_extra, warn
 from contrasent.files import scratch
 from contrasent.model.protocol import Encoder, unit_rows
 from contrasent.options import ClusterOptions, DuplicatesOptions, GroupedText
@@ -27,7 +27,7 @@ from contrasent.search.index import Index
 from contrasent.search.mining import letters
 from contrasent.search.nearest import nearest
 from contrasent.search.words import words
-from contrasent.settings import checked, takes
+from contrasent.settings import checked, refuse_unused, shared, takes
 
 Numbers = NDArray[np.int64]
 Vectors = NDArray[np.float32]
@@ -57,11 +57,9 @@ class Groups:
 
     def members(self) -> Iterator[list[dict[str, Any]]]:
         """The texts of each group with their ids and similarity."""
-        cosines = [] if self.similarity is None else self.similarity.astype(float).round(4).tolist()
+        near = [] if self.similarity is None else self.similarity.astype(float).round(4).tolist()
         for rows in self.groups:
-            yield [
-                {"similarity": cosines[n], "id": self.ids[n], "text": self.texts[n]} for n in rows
-            ]
+            yield [{"similarity": near[n], "id": self.ids[n], "text": self.texts[n]} for n in rows]
 
     def facts(self) -> dict[str, Any]:
         """The groups, as JSON has them."""
@@ -80,10 +78,13 @@ def _embedded(
     """Texts of a source, and their vectors ``(N, D)`` of length 1, mapped from disk."""
     with ExitStack() as stack:
         folder, ids, texts = Path(stack.enter_context(scratch("groups"))), list[str](), list[str]()
-        source = ""
         if isinstance(text, str | Path) and manifest_in(Path(text), "contrasent-index-"):
             text = Index.open(text)
-        if not isinstance(text, Index):
+        if isinstance(text, Index):
+            source = f"{text.folder}: {len(text):,} texts"
+            given = shared(asked, GroupedText) | {"encoder": encoder}
+            refuse_unused(GroupedText, given, f"{text.folder} is an index, which has vectors")
+        else:
             if encoder is None:
                 raise ConfigError("name the encoder of the text (--encoder), or give an index")
             file = str(text if isinstance(text, str | Path) else keep_rows(text))
@@ -91,6 +92,8 @@ def _embedded(
             sentences = stack.enter_context(reading)
             count, columns = sentences.count(), sentences.examples.columns
             source = f"{sentences.source}: {count:,} texts; {columns}"
+            if skipped := sentences.examples.skipped:
+                warn(f"{source}; {skipped} rows with an empty cell are left out, and have no id")
             if isinstance(encoder, str | Path):
                 encoder = model.load_encoder(encoder, device=asked.device)
             how: dict[str, Any] = {"kind": "flat", "words": False, "show_progress": show_progress}
@@ -100,7 +103,6 @@ def _embedded(
                 append(unit_rows(np.array(block.vectors, np.float32)), ())
                 ids += block.ids
                 texts += block.texts
-        source = source or f"{text.folder}: {len(texts):,} texts"
         yield Groups(source, ids, texts), np.load(folder / "rows.npy", mmap_mode="r")
 
 

@@ -34,7 +34,7 @@ from contrasent.model.protocol import Encoder, role_options, similarities, simil
 from contrasent.options import MiningOptions
 from contrasent.progress import progress_bar
 from contrasent.search.words import WordIndex, fuse
-from contrasent.settings import checked, takes
+from contrasent.settings import checked, refuse_unused, takes
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -286,11 +286,14 @@ def mine(
     if len(teachers) > (chosen.candidates is not None):
         remedy = "give one of --reranker and --teacher, and how many --candidates"
         raise ConfigError(f"{' and '.join(teachers)} would score candidates; {remedy}")
+    if chosen.candidates is not None:
+        given = {"negatives": chosen.negatives, "margin": chosen.margin}
+        refuse_unused(MiningOptions, given, "--candidates are as near as they come")
     files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
     if output is not None:
         require_output(Path(output), files, chosen.overwrite)
-    given = (it if isinstance(it, str | Path | None) else keep_rows(it) for it in (pairs, corpus))
-    source, others = given
+    texts = (it if isinstance(it, str | Path | None) else keep_rows(it) for it in (pairs, corpus))
+    source, others = texts
     anchors_positives = read_pairs(open_examples(str(source), chosen.columns))
     text = None if others is None else chain.from_iterable(open_examples(str(others)))
     if isinstance(encoder, str | Path):

@@ -27,7 +27,7 @@ from pydantic import StringConstraints as Text
 from contrasent.errors import ConfigError, ContrasentError, pick, require_extra
 from contrasent.files import scratch
 from contrasent.options import InPrecision, Loading, MovedEncoder, Named
-from contrasent.settings import ARGUMENT, Spelling, settings, shared
+from contrasent.settings import ARGUMENT, Spelling, refuse_unused, settings, shared
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -303,6 +303,8 @@ class McpOptions(MovedEncoder):
 
 def run_mcp(options: McpOptions) -> None:
     """Answer agents until the input ends, or over HTTP until SIGTERM or Ctrl-C."""
+    if options.port is None:
+        refuse_unused(McpOptions, {"host": options.host}, "without --port there is no address")
     require_extra("a server for agents", "mcp", "mcp")
     server = _tools(options)
     if options.port is None:

@@ -127,15 +127,16 @@ def test_texts_without_dense_parts_are_in_two_clusters_and_by_hdbscan_in_none():
 
 def test_commands_write_the_groups_of_a_text_and_of_an_index(tmp_path, monkeypatch, tiny_bert):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.csv").write_text("id,text\na,A dog runs.\nb,a DOG runs\nc,Two men sit: <b>\n")
+    (tmp_path / "text.csv").write_text("id,text\na,A dog runs.\nb,a DOG runs\nc,Men sit: <b>\nd,\n")
     worked("index", "build", tiny_bert, "text.csv", "index", "--columns", "text", "--ids", "id")
     columns = ("--columns", "text", "--ids", "id")
     assert "id 'a' is in the index" in refused("index", "add", "index", "text.csv", *columns)
     for source in (("text.csv", "--encoder", tiny_bert, *columns), ("index",)):
         given = (*source, "--threshold", "0.9999", "--overwrite")
-        told = worked("duplicates", *given, "--output", "kept.txt", "--groups", "groups.csv").out
-        assert "threshold 1.000" in told and "A dog runs." in told
-        assert (tmp_path / "kept.txt").read_text() == "A dog runs.\nTwo men sit: <b>\n"
+        told = worked("duplicates", *given, "--output", "kept.txt", "--groups", "groups.csv")
+        assert "threshold 1.000" in told.out and "A dog runs." in told.out
+        assert ("1 rows with an empty cell are left out" in told.err) == (source != ("index",))
+        assert (tmp_path / "kept.txt").read_text() == "A dog runs.\nMen sit: <b>\n"
         rows = list(csv.DictReader((tmp_path / "groups.csv").read_text().splitlines()))
         assert [(it["group"], it["id"]) for it in rows] == [("0", "a"), ("0", "b")]
         [group] = json.loads(worked("duplicates", *given, "--json").out)["groups"]
@@ -143,13 +144,11 @@ def test_commands_write_the_groups_of_a_text_and_of_an_index(tmp_path, monkeypat
         drawn = ("--clusters", "2", "--html", "map.html", "--overwrite")
         assert "2 clusters" in worked("cluster", *source, *drawn).out
         page = (tmp_path / "map.html").read_text()
-        assert page.count("<circle") == 3 and "Two men sit: &lt;b&gt;" in page
-
-
-def test_texts_with_one_vector_are_no_clusters(tmp_path, tiny_bert):
-    (tmp_path / "text.txt").write_text("one\n" * 3)  # t-SNE would end the process
-    said = refused("cluster", tmp_path / "text.txt", "--encoder", tiny_bert)
-    assert "the same vector" in said and len([*tmp_path.iterdir()]) == 1
+        assert page.count("<circle") == 3 and "Men sit: &lt;b&gt;" in page
+    for command in ("duplicates", "cluster"):
+        told = refused(command, *source, "--encoder", "nowhere", *columns, "--clean")
+        named = ("which has vectors: leave --", "--encoder", *columns[::2], "--clean")
+        assert all(it in told for it in named)
 
 
 def test_the_suggested_threshold_parts_copies_from_the_rest_and_finds_none_where_none_are():
