@@ -146,8 +146,10 @@ def refuse_unused(cls: Any, given: Mapping[str, Any], why: str) -> None:
     """Refuse settings of a class, by name, that nothing reads, unless they are as by default."""
     fields = cls.__pydantic_fields__
     if unused := [name for name, it in given.items() if it != fields[name].default]:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
-        raise ConfigError(f"{why}: leave {flags} out")
+        spelled = ((it, flag) for it in unused for flag in fields[it].metadata)
+        flags = {it: flag.flag for it, flag in spelled if isinstance(flag, Spelling)}
+        names = (flags.get(it) or f"--{it.replace('_', '-')}" for it in unused)
+        raise ConfigError(f"{why}: leave {', '.join(names)} out")
 
 
 @settings

@@ -12,7 +12,7 @@ from contrasent.cli.app import print_facts, print_json, raise_failures, say, tel
 from contrasent.errors import DataError
 from contrasent.files import sha256_of
 from contrasent.progress import progress_bar
-from contrasent.settings import ARGUMENT, Spelling, settings, shared
+from contrasent.settings import ARGUMENT, Spelling, refuse_unused, settings, shared
 
 _ENCODER = "all-MiniLM-L6-v2"
 _FEWEST = 500  # different texts of which a part can be held out, to choose by
@@ -43,6 +43,8 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
     """Write what would be read, cleaned with --clean, to a .txt, .csv, .tsv or .jsonl."""
 
     def __call__(self) -> None:
+        if self.encoder is None:
+            refuse_unused(CheckCommand, {"max_tokens": self.max_tokens}, "tokens need an --encoder")
         examples = data.open_examples(self.file, self.columns, **shared(self, options.FoundText))
         if self.output is not None:
             data.build.require_output(self.output, [self.file], self.overwrite, examples.views)

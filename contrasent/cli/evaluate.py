@@ -258,6 +258,8 @@ class NeighboursCommand(options.Measuring, options.DataFolder, AsJsonLines):
 
     def __call__(self) -> None:
         refuse_existing_file(self.json, overwrite=self.overwrite)
+        if self.queries or self.query:
+            refuse_unused(NeighboursCommand, {"sample": self.sample}, "queries are given")
         searched = evaluation.read_corpus(self.corpus, self.columns, self.data_dir)
         looked_for = evaluation.read_queries(self.queries, self.query or (), searched, self.sample)
 

@@ -3,20 +3,20 @@
 SimCSE, Table B.1, lists them; the same encoder differs by several points between them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from contrasent.errors import ConfigError, pick
+from contrasent.errors import pick
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.task_names import ROWS, SPLITS
 from contrasent.metrics import METRICS
 from contrasent.options import EvaluationOptions, FoundText
 from contrasent.records import Saved
-from contrasent.settings import shared
+from contrasent.settings import refuse_unused, shared
 
 AGGREGATIONS = ("all", "mean", "wmean")
 """One correlation over all pairs; mean over the subsets; that mean weighted by their pairs."""
@@ -106,19 +106,10 @@ def preset_named(name: str = "test", seed: int = SEED) -> Preset:
     return replace(PRESETS[pick("preset", name, PRESETS)], seed=seed)
 
 
-def refuse_unread(given: EvaluationOptions, names: Iterable[str], reader: str) -> None:
-    """Raise ConfigError where an option is given for which ``reader`` has no use."""
-    fields = given.__pydantic_fields__  # type: ignore[attr-defined]
-    for name in names:
-        if (value := getattr(given, name)) != fields[name].default:
-            flag = name.replace("_", "-")
-            said = value if isinstance(value, str | int | float) else ",".join(value)
-            raise ConfigError(f"--{flag} is {said}, but {reader} has no use for it; leave it out")
-
-
 def text_reading(given: EvaluationOptions) -> dict[str, Any]:
     """How a text is read to be judged; ConfigError of options that tasks alone read."""
-    refuse_unread(given, EvaluationOptions.__annotations__.keys() - {"columns"}, "--text")
+    unread = {it: getattr(given, it) for it in vars(EvaluationOptions)["__annotations__"]}
+    refuse_unused(EvaluationOptions, unread | {"columns": None}, "--text is judged without tasks")
     return {"columns": given.columns, **shared(given, FoundText)}
 
 
@@ -136,8 +127,7 @@ class Options:
     @classmethod
     def of(cls, given: EvaluationOptions) -> "Options":
         """The reading that options ask for; ConfigError if one is unknown."""
-        if given.clean or given.documents is not None:
-            raise ConfigError("--clean, --documents and --lines are for --text FILE, not for tasks")
+        refuse_unused(EvaluationOptions, shared(given, FoundText), "--text FILE alone reads them")
         return cls(
             given.data_dir,
             given.splits,

@@ -19,12 +19,13 @@ from contrasent.evaluation import retrieval, sts, transfer
 from contrasent.evaluation.compare import Comparison, compare, compare_ratios
 from contrasent.evaluation.embed import EncoderUse, Problem, Scores
 from contrasent.evaluation.intervals import Bootstrap
-from contrasent.evaluation.protocols import Options, refuse_unread
+from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, TaskText, refuse
 from contrasent.model.hub import INFO_FILE, find_download, section
 from contrasent.options import EvaluationOptions
 from contrasent.records import Record
 from contrasent.search.mining import letters
+from contrasent.settings import refuse_unused
 
 _PLACES_SHOWN = 3
 
@@ -195,7 +196,8 @@ def suite_of(given: EvaluationOptions) -> Suite:
         **dict.fromkeys(("protocol", "metric", "aggregation"), pairs),
         **dict.fromkeys(("preset", "classifier_seed"), learned),
     }
-    refuse_unread(given, [it for it, by in readers.items() if not by], ", ".join(given.tasks))
+    unread = {it: getattr(given, it) for it, by in readers.items() if not by}
+    refuse_unused(EvaluationOptions, unread, f"{', '.join(given.tasks)} has no use for it")
     return load_suite(given.tasks, options)
 
 

@@ -36,7 +36,7 @@ from contrasent.options import SynthesisOptions
 from contrasent.progress import progress_bar
 from contrasent.search.mining import letters
 from contrasent.search.words import WordIndex, without_words, words
-from contrasent.settings import checked, takes
+from contrasent.settings import checked, refuse_unused, takes
 
 HEADER = ("query", "passage", "kind")
 Pair = tuple[str, str, str]
@@ -110,12 +110,13 @@ def synthesize(
         >>> contrasent.train("sup-adapt", encoder="M", data="pairs.jsonl")  # doctest: +SKIP
     """
     chosen = checked(SynthesisOptions, options)
-    asks = chosen.model or chosen.max_requests or chosen.resume
-    if not (chosen.model and output) if chosen.endpoint else asks:
-        raise ConfigError(
-            "--endpoint goes with --model and an output that answers are kept beside, and --model, "
-            "--max-requests and --resume go with an --endpoint"
-        )
+    if chosen.endpoint is None:
+        asks = {
+            it: getattr(chosen, it) for it in ("model", "concurrency", "max_requests", "resume")
+        }
+        refuse_unused(SynthesisOptions, asks, "there is no --endpoint")
+    elif not (chosen.model and output):
+        raise ConfigError("--endpoint goes with --model and an output to keep answers beside")
     known = _PROMPTS if chosen.endpoint else EXTRACTORS
     kinds = [pick("kind of query", kind, known) for kind in chosen.kinds or known]
     source = str(text if isinstance(text, str | Path) else keep_rows(text))
