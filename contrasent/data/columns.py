@@ -247,7 +247,7 @@ def choose_columns(
     names = [cell.strip() for cell in first]
     wanted = SPECS[kind].of(names, columns)
     roles, most = wanted.roles, len(wanted.roles)
-    every = f"{', '.join(roles[:-1])} and {roles[-1]}"
+    every = " and ".join(filter(None, (", ".join(roles[:-1]), roles[-1])))
     example = f"--columns {','.join(known[0] for known in wanted.names)}"
     if columns is not None:
         if not most - wanted.optional <= len(columns) <= most or len({*columns}) < len(columns):

@@ -112,7 +112,8 @@ class _Space:
         distinct: dict[str, str] = {}
         for text in (positive for _, positive in pairs) if corpus is None else corpus:
             distinct.setdefault(letters(text), text)
-        similarity, device = similarity_of(encoder), model.training_device(None)
+        similarity = similarity_of(encoder)
+        device = model.training_device(getattr(encoder, "device", None))
         how["normalize"] = True if similarity == "cosine" else None
         anchors = [*dict.fromkeys(anchor for anchor, _ in pairs)]
         texts = [*dict.fromkeys(chain(distinct.values(), (positive for _, positive in pairs)))]

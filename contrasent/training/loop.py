@@ -347,8 +347,7 @@ def load_state(folder: Path, training: Training) -> Progress | None:
         for name, tensor in load_file(newest / "optimizer.safetensors").items():
             number, _, key = name.partition(".")
             moments.setdefault(int(number), {})[key] = tensor
-        kept = training.optimizer.state_dict()
-        training.optimizer.load_state_dict({**kept, "state": moments})
+        training.optimizer.load_state_dict({**training.optimizer.state_dict(), "state": moments})
         set_random_state(load_file(newest / "random.safetensors"), training.encoder.device)
         return Progress(**described)
     except Exception as error:

@@ -185,12 +185,14 @@ def test_an_unreadable_file_is_left_as_it_was_and_told(encoder, files, folder):
         ("\udcff.txt", "x"),
         ("a.jsonl", '{"text": "a", "b": "\\ud800"}'),
         ("e.txt", ""),
+        ("q.csv", "query,answer\na,b"),
     ]:
         (files / name).write_text(text)
     os.mkfifo(files / "pipe.txt")
     with pytest.warns(UserWarning, match="left as it was") as warned:
         assert sync_index(folder, [files]).changed == 0
-    assert len(warned) == 4
+    assert len(warned) == 5
+    assert any("choose text with --columns" in str(it.message) for it in warned)
     assert {"files/guide.md", "files/faq.jsonl"} <= {path for path, _ in contents(folder)}
 
 
