@@ -185,7 +185,7 @@ def test_an_unreadable_file_is_left_as_it_was_and_told(encoder, files, folder):
         ("\udcff.txt", "x"),
         ("a.jsonl", '{"text": "a", "b": "\\ud800"}'),
         ("e.txt", ""),
-        ("q.csv", "query,answer\na,b"),
+        ("q.csv", "q,a\nb,c"),
     ]:
         (files / name).write_text(text)
     os.mkfifo(files / "pipe.txt")
