@@ -249,7 +249,7 @@ def made_jobs(output):
     return {path: path.stat().st_mtime_ns for path in Path(output).glob("jobs/*/*.json")}
 
 
-RECORDED = sorted(path.parent for path in (DOCS / "results/records").glob("*/*.parquet"))
+RECORDED = sorted({path.parent for path in (DOCS / "results/records").glob("*/*.parquet")})
 
 
 @pytest.mark.parametrize("folder", RECORDED, ids=lambda it: it.name)
@@ -263,10 +263,11 @@ def test_pages_of_results_are_printed_from_their_records(folder):
 def test_differences_of_results_are_told_from_their_records(folder, shared):
     data = ("--data-dir", shared / "data/senteval")
     verdicts = worked("reproduce", "verdicts", "all", "--from-records", folder, *data).out
-    judged = (line for line in verdicts.splitlines() if line.startswith(("| S1 ", "| S7c ")))
+    claims = ("| S1 ", "| S4 ", "| S7c ")
+    judged = (line for line in verdicts.splitlines() if line.startswith(claims))
     page = (DOCS / "results/README.md").read_text(encoding="utf-8")
     differences = re.findall(r": ([-+][0-9.]+(?: ± [0-9.]+)?)", "".join(judged))
-    assert len(differences) >= 4
+    assert len(differences) >= {"minilm-mlm-short": 2}.get(folder.name, 4)
     assert all(difference in page for difference in differences)
 
 
