@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from contrasent.errors import ConfigError, warn
 from contrasent.options import EvaluationOptions, Measuring, PretrainOptions, TrainingOptions
 from contrasent.recipe import default_output, fields_of, recipe_with
-from contrasent.settings import checked, takes
+from contrasent.settings import checked, refuse_unused, takes
 
 if TYPE_CHECKING:
     from contrasent.data.examples import Rows
@@ -205,9 +205,9 @@ def evaluate(
     from contrasent.report.scores_table import Records
 
     if isinstance(tasks, Suite) and text is None:
-        if own := sorted(set(options) - set(fields_of(Measuring))):
-            raise ConfigError(f"a suite has its own {', '.join(own)}; give it to load_suite")
         how, suite = checked(EvaluationOptions, options), tasks
+        own = fields_of(EvaluationOptions).keys() - fields_of(Measuring)
+        refuse_unused(how, sorted(own), "a suite has its own")
     else:
         how = checked(EvaluationOptions, {"tasks": tasks, **options})
         if text is not None:

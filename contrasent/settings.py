@@ -7,7 +7,7 @@ import inspect
 import re
 import textwrap
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -142,14 +142,13 @@ def shared(options: object, cls: Any) -> dict[str, Any]:
     return {name: getattr(options, name) for name in cls.__pydantic_fields__}
 
 
-def refuse_unused(cls: Any, given: Mapping[str, Any], why: str) -> None:
-    """Refuse settings of a class, by name, that nothing reads, unless they are as by default."""
-    fields = cls.__pydantic_fields__
-    if unused := [name for name, it in given.items() if it != fields[name].default]:
-        spelled = ((it, flag) for it in unused for flag in fields[it].metadata)
-        flags = {it: flag.flag for it, flag in spelled if isinstance(flag, Spelling)}
-        names = (flags.get(it) or f"--{it.replace('_', '-')}" for it in unused)
-        raise ConfigError(f"{why}: leave {', '.join(names)} out")
+def refuse_unused(options: Any, names: Iterable[str], why: str) -> None:
+    """Raise ConfigError where options of these names, which nothing reads, are not the default."""
+    fields = type(options).__pydantic_fields__
+    if unused := [it for it in names if getattr(options, it) != fields[it].default]:
+        spelled = {k: it for k in unused for it in fields[k].metadata if isinstance(it, Spelling)}
+        flags = (getattr(spelled.get(k), "flag", "") or f"--{k.replace('_', '-')}" for k in unused)
+        raise ConfigError(f"{why}: leave {', '.join(flags)} out")
 
 
 @settings

@@ -469,8 +469,7 @@ def adapt(
     began = time.monotonic()
     asked = [CANDIDATES[pick("candidate", it, CANDIDATES)] for it in chosen.candidates or ()]
     if asked and not {it.needs for it in asked} & {"teacher", "lists"}:
-        given = {"teacher": chosen.teacher, "reranker": chosen.reranker}
-        refuse_unused(AdaptOptions, given, f"{asked[0].name} follows no teacher")
+        refuse_unused(chosen, ("teacher", "reranker"), f"{asked[0].name} follows no teacher")
     overrides = json.loads(json.dumps(dict(settings or {}), default=str))  # as the state keeps it
     for key in FIXED.keys() & overrides.keys():
         raise ConfigError(f"the search itself sets {key}; give {FIXED[key]} instead")

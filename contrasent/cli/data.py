@@ -44,7 +44,7 @@ class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
 
     def __call__(self) -> None:
         if self.encoder is None:
-            refuse_unused(CheckCommand, {"max_tokens": self.max_tokens}, "tokens need an --encoder")
+            refuse_unused(self, ["max_tokens"], "tokens need an --encoder")
         examples = data.open_examples(self.file, self.columns, **shared(self, options.FoundText))
         if self.output is not None:
             data.build.require_output(self.output, [self.file], self.overwrite, examples.views)

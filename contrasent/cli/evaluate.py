@@ -188,8 +188,8 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
         if not self.models and not self.saved:
             raise ConfigError("nothing to analyze: name a model, or saved files with --from")
         if not self.models:
-            given = shared(self, options.AnalysisOptions)
-            refuse_unused(options.AnalysisOptions, given, "--from has what was measured")
+            measuring = shared(self, options.AnalysisOptions)
+            refuse_unused(self, measuring, "--from has what was measured")
         refuse_existing_file(self.json, overwrite=self.overwrite)
         if self.figures:
             kinds, forms = report.FIGURES, report.FORMATS
@@ -259,7 +259,7 @@ class NeighboursCommand(options.Measuring, options.DataFolder, AsJsonLines):
     def __call__(self) -> None:
         refuse_existing_file(self.json, overwrite=self.overwrite)
         if self.queries or self.query:
-            refuse_unused(NeighboursCommand, {"sample": self.sample}, "queries are given")
+            refuse_unused(self, ["sample"], "queries are given")
         searched = evaluation.read_corpus(self.corpus, self.columns, self.data_dir)
         looked_for = evaluation.read_queries(self.queries, self.query or (), searched, self.sample)
 

@@ -161,10 +161,10 @@ class BuildCommand(
         building: dict[str, Any] = {"kind": self.kind, "vectors": self.vectors, "words": self.words}
         building |= {"overwrite": self.overwrite, "show_progress": True}
         if not self.words:
-            refuse_unused(BuildCommand, {"weight": self.weight}, "--no-words has none to weigh")
+            refuse_unused(self, ["weight"], "--no-words has none to weigh")
         if Path(self.source).is_dir():
-            given = shared(self, options.IndexedText) | {"precision": self.precision}
-            refuse_unused(BuildCommand, given, f"{self.source} holds vectors")
+            of_text = [*shared(self, options.IndexedText), "precision"]
+            refuse_unused(self, of_text, f"{self.source} holds vectors")
             shards = encode.FinishedShards.open(self.source)
             encoder = load(self, self.model)
             built = search.Index.build(encoder, shards, self.index, **building)

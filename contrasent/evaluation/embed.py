@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from contrasent.data.tokenizer import UNBOUNDED
 from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.intervals import Ratio
 from contrasent.evaluation.task_names import TaskName
 from contrasent.metrics import Vector
-from contrasent.model.backbones.base import UNBOUNDED
 from contrasent.model.protocol import ROLES, Conventions, role_options, similarity_of
 from contrasent.options import Loading, Measuring
 from contrasent.records import Interval, Record, installed_versions

@@ -35,7 +35,7 @@ from contrasent.records import Compared, Record
 from contrasent.search.index import Index
 from contrasent.search.words import Scores as ScoreMatrix
 from contrasent.search.words import WordIndex, WordsInfo, fuse
-from contrasent.settings import checked
+from contrasent.settings import checked, refuse_unused
 
 WEIGHTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 SOLVED, KEYWORDS_SOLVED, CHANCE, TELLING, WIDE = 0.97, 0.9, 0.03, 0.1, 0.05
@@ -201,9 +201,9 @@ def tune_index(
         >>> index = contrasent.Index.build(encoder, texts, "my-index")  # doctest: +SKIP
         >>> contrasent.tune_index(index, encoder).gain  # doctest: +SKIP
     """
-    checked(SearchOptions, {"weight": weight})
-    if weight is not None and queries is not None:
-        raise ConfigError("queries choose a weight: leave --weight or --queries out")
+    given = checked(SearchOptions, {"weight": weight})
+    if queries is not None:
+        refuse_unused(given, ["weight"], "the queries choose the weight")
     opened = index if isinstance(index, Index) else Index.open(index)
     wanted: dict[str, list[str]] | None = None
     if queries is not None:

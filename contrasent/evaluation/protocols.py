@@ -108,8 +108,8 @@ def preset_named(name: str = "test", seed: int = SEED) -> Preset:
 
 def text_reading(given: EvaluationOptions) -> dict[str, Any]:
     """How a text is read to be judged; ConfigError of options that tasks alone read."""
-    unread = {it: getattr(given, it) for it in vars(EvaluationOptions)["__annotations__"]}
-    refuse_unused(EvaluationOptions, unread | {"columns": None}, "--text is judged without tasks")
+    of_tasks = EvaluationOptions.__annotations__.keys() - {"columns"}  # its own, none inherited
+    refuse_unused(given, sorted(of_tasks), "--text is judged without tasks")
     return {"columns": given.columns, **shared(given, FoundText)}
 
 
@@ -127,7 +127,7 @@ class Options:
     @classmethod
     def of(cls, given: EvaluationOptions) -> "Options":
         """The reading that options ask for; ConfigError if one is unknown."""
-        refuse_unused(EvaluationOptions, shared(given, FoundText), "--text FILE alone reads them")
+        refuse_unused(given, shared(given, FoundText), "--text FILE alone reads them")
         return cls(
             given.data_dir,
             given.splits,

@@ -25,6 +25,8 @@ from contrasent.evaluation import task_names
 from contrasent.evaluation.embed import Embeddings, EncoderUse, Places, distinct
 from contrasent.evaluation.task_names import STS_TASKS, StsTask, TaskName, TaskText
 from contrasent.metrics import Vector, pair_similarities
+from contrasent.options import AnalysisOptions
+from contrasent.settings import checked, refuse_unused
 
 _LEAST = 3
 
@@ -342,8 +344,9 @@ class RatedPairs:
                 "positive, such as stsb>4, stsb-dev>4, or FILE.tsv>0.8; in quotes, as > alone is "
                 "the shell's"
             )
-        if columns and names[0].in_senteval:
-            raise ConfigError(f"--columns is for your own file, and {name} has columns of its own")
+        if names[0].in_senteval:
+            given = checked(AnalysisOptions, {"columns": columns})
+            refuse_unused(given, ["columns"], f"{name} has columns of its own")
         task = load(names[0], data_dir, columns)
         gold, condition = task.gold, f"{sign}{rating:g}"
         positive = gold >= rating if sign == ">=" else gold > rating

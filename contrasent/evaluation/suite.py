@@ -4,7 +4,7 @@ Leaks are text of tasks that stands in training text too.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
@@ -150,10 +150,13 @@ def load_suite(
     is unknown; DataError, which says why for each, if none could be read.
     """
     options = options or Options()
-    named = _named(tasks, options, types)
+    return _read(_names_by_type(tasks, options, types), options)
+
+
+def _read(named: Mapping[str, Sequence[TaskName]], options: Options) -> Suite:
     if any(name.in_senteval for names in named.values() for name in names):
         senteval_root(options.data_dir)
-    kinds = ((kind, named[kind.name]) for kind in types if named[kind.name])
+    kinds = ((kind, named[kind.name]) for kind in TASK_TYPES if named.get(kind.name))
     suite = Suite(tuple((kind, kind.read(names, options)) for kind, names in kinds), options)
     if not any(read.tasks for _, read in suite.kinds):
         reasons = [f"  {problem.task}: {problem.message}" for problem in suite.problems]
@@ -161,11 +164,12 @@ def load_suite(
     return suite
 
 
-def _named(
+def _names_by_type(
     tasks: Sequence[str], options: Options, types: Sequence[TaskType]
 ) -> dict[str, list[TaskName]]:
     """The tasks by the names of their types, each and its split once."""
     named: dict[str, list[TaskName]] = {kind.name: [] for kind in types}
+    without = list[str]()
     for text in tasks:
         for kind in reversed(types):
             if (names := kind.names(text, options)) is not None:
@@ -173,32 +177,30 @@ def _named(
                 break
         else:
             refuse(text)
-        if not names:
-            raise ConfigError(
-                f"{text!r} has no score on {', '.join(options.splits)}; STS12-16 have a test split "
-                "only, transfer tasks a dev and a test split"
-            )
-    if not tasks:
-        raise ConfigError("no task to score in an empty list")
+        without += [] if names else [text]
+    if without or not tasks:
+        asked, splits = ", ".join(without) or "an empty list", ", ".join(options.splits)
+        known = "STS12-16 have a test split only, transfer tasks a dev and a test split"
+        raise ConfigError(f"no task to score in {asked} with split {splits}; {known}")
     return {kind: list(dict.fromkeys(names)) for kind, names in named.items()}
 
 
 def suite_of(given: EvaluationOptions) -> Suite:
-    """Read the tasks of options as :func:`load_suite` does; ConfigError if one reads no task."""
-    options = Options.of(given)
-    named = _named(given.tasks, options, TASK_TYPES)
+    """Read the tasks of options as :func:`load_suite`; ConfigError if no task reads one of them."""
+    options, usual = Options.of(given), Options().splits
+    named = _names_by_type(given.tasks, options, TASK_TYPES)
     pairs, labelled = named["sts"], named["labelled"]
-    learned = [*named["transfer"], *labelled]
     readers: dict[str, Any] = {
-        "splits": named != _named(given.tasks, replace(options, splits=("test",)), TASK_TYPES),
+        "splits": given.splits == usual
+        or named != _names_by_type(given.tasks, replace(options, splits=usual), TASK_TYPES),
         "columns": [it for it in (*pairs, *labelled) if not it.in_senteval],
         "regressor": [it for it in pairs if it.name in STS_TASKS and STS_TASKS[it.name].files],
         **dict.fromkeys(("protocol", "metric", "aggregation"), pairs),
-        **dict.fromkeys(("preset", "classifier_seed"), learned),
+        **{it: [*named["transfer"], *labelled] for it in ("preset", "classifier_seed")},
     }
-    unread = {it: getattr(given, it) for it, by in readers.items() if not by}
-    refuse_unused(EvaluationOptions, unread, f"{', '.join(given.tasks)} has no use for it")
-    return load_suite(given.tasks, options)
+    unread = [name for name, by in readers.items() if not by]
+    refuse_unused(given, unread, f"{', '.join(given.tasks)} has no use for it")
+    return _read(named, options)
 
 
 @dataclass(frozen=True, slots=True)

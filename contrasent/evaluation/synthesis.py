@@ -111,10 +111,8 @@ def synthesize(
     """
     chosen = checked(SynthesisOptions, options)
     if chosen.endpoint is None:
-        asks = {
-            it: getattr(chosen, it) for it in ("model", "concurrency", "max_requests", "resume")
-        }
-        refuse_unused(SynthesisOptions, asks, "there is no --endpoint")
+        asks = ("model", "concurrency", "max_requests", "resume")
+        refuse_unused(chosen, asks, "there is no --endpoint")
     elif not (chosen.model and output):
         raise ConfigError("--endpoint goes with --model and an output to keep answers beside")
     known = _PROMPTS if chosen.endpoint else EXTRACTORS

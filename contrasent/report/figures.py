@@ -388,28 +388,27 @@ def _caption(data: FigureData) -> str:
     )
 
 
-_RINGS = "A ring is the start of training, a large marker with its step the end."
+_SPECTRA = (
+    "Singular values of the matrix of unit vectors, the largest set to 1; a curve that falls "
+    "slowly uses more directions."
+)
+_DENSITIES = (
+    "Densities of the cosines of all rated pairs, by their human rating; the less they overlap, "
+    "the better the cosines tell the ratings apart."
+)
+_RUNS = "A ring is the start of training, a large marker with its step the end."
 FIGURES = (
     FigureKind(PLANE, "Alignment and uniformity", plane, _caption),
+    FigureKind(SPECTRA, "Singular values", lambda it: spectra(it.panels), lambda _: _SPECTRA),
     FigureKind(
-        *(SPECTRA, "Singular values", lambda data: spectra(data.panels)),
-        caption=lambda _: (
-            "Singular values of the matrix of unit vectors, the largest set to 1; a "
-            "curve that falls slowly uses more directions."
-        ),
+        DENSITIES, "Cosines by human rating", lambda it: densities(it.panels), lambda _: _DENSITIES
     ),
     FigureKind(
-        *(DENSITIES, "Cosines by human rating", lambda data: densities(data.panels)),
-        caption=lambda _: (
-            "Densities of the cosines of all rated pairs, by their human rating; the "
-            "less they overlap, the better the cosines tell the ratings apart."
-        ),
-    ),
-    FigureKind(
-        *(TRAJECTORIES, "Alignment and uniformity over training"),
+        TRAJECTORIES,
+        "Alignment and uniformity over training",
+        lambda it: trajectories(it.runs),
+        lambda it: " ".join([_RUNS, *run_lines(it.runs)]),
         of_runs=True,
-        draw=lambda data: trajectories(data.runs),
-        caption=lambda data: " ".join([_RINGS, *run_lines(data.runs)]),
     ),
 )
 """All figures, in the order in which they are shown."""

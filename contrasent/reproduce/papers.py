@@ -32,7 +32,6 @@ PAIRS = "stsb>4"
 """Of alignment and uniformity, unless a column says otherwise: SimCSE, section 3."""
 
 _FOLDER = Path(__file__).parent
-_SHOWN_BY = "'contrasent reproduce commands' shows them"
 
 
 @settings
@@ -313,8 +312,7 @@ def choose(
     chosen, whole = [], ", ".join(rows)
     every = [row.label.lower() for name in wanted for row in tables[name].rows]
     words = [whole] if any(whole.lower() in it for it in every) else rows  # labels have commas too
-    if unknown := [word for word in words if not any(word.lower() in it for it in every)]:
-        raise ConfigError(f"no row is named {' or '.join(unknown)}; {_SHOWN_BY}")
+    unknown = [word for word in words if not any(word.lower() in it for it in every)]
     for table in map(tables.__getitem__, dict.fromkeys(wanted)):
         labels, asked = {row.label for row in table.rows}, set[str]()
         for word in words:
@@ -327,10 +325,10 @@ def choose(
         ]
         if kept and columns:
             chosen.append(replace(table, rows=kept, columns=tuple(columns)))
-    if not chosen:
+    if unknown or not chosen:
         raise ConfigError(
-            f"no table has a row with {whole or 'any name'} and a column of "
-            f"{' or '.join(tasks)}; {_SHOWN_BY}"
+            f"no table has a row with {' or '.join(unknown or rows) or 'any name'} and a column of "
+            f"{' or '.join(tasks) or 'any task'}; 'contrasent reproduce commands' shows them"
         )
     return chosen
 

@@ -82,8 +82,9 @@ def _embedded(
             text = Index.open(text)
         if isinstance(text, Index):
             source = f"{text.folder}: {len(text):,} texts"
-            given = shared(asked, GroupedText) | {"encoder": encoder}
-            refuse_unused(GroupedText, given, f"{text.folder} is an index, which has vectors")
+            given = replace(asked, encoder=None if encoder is None else str(encoder))
+            why = f"{text.folder} is an index, which has vectors"
+            refuse_unused(given, shared(given, GroupedText), why)
         else:
             if encoder is None:
                 raise ConfigError("name the encoder of the text (--encoder), or give an index")

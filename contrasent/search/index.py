@@ -15,7 +15,7 @@ import numpy as np
 from contrasent import model
 from contrasent.data.tokenizer import sentences_of
 from contrasent.encode.shards import Blocks, FinishedShards, blocks_with_texts, manifest_in
-from contrasent.errors import CheckpointError, ConfigError, DataError, warn
+from contrasent.errors import CheckpointError, ConfigError, DataError, pick, warn
 from contrasent.files import recover_folder, refuse_existing, writing_folder
 from contrasent.model.protocol import Encoder, role_options, similarity_of, unit_rows
 from contrasent.options import SearchOptions
@@ -101,17 +101,17 @@ class Index:
             ConfigError: something else is at ``folder``, or another process writes it.
             DataError: there is no text, a text is empty, or ids are repeated, empty or too few.
         """
-        names, similarity = None, similarity_of(encoder)
+        names, similarity = checked_ids(ids), similarity_of(encoder)
         chosen = kind_for(inf, kind, similarity, vectors)
         form: Any = vectors
         if vectors == "binary":
             kind, form = chosen, "int8"
         if isinstance(texts, FinishedShards):
-            if ids is not None or precision != "auto":
-                raise ConfigError("shards have a precision and no ids: leave ids, precision out")
-            precision, blocks = str(texts.manifest["precision"]), texts.blocks(encoder)
+            written = str(texts.manifest["precision"])
+            pick("precision of the shards", precision, {"auto", written})
+            precision, blocks = written, texts.blocks(encoder)
         else:
-            names, given = checked_ids(ids), sentences_of(texts, "texts")
+            given = sentences_of(texts, "texts")
             blocks = _embedded(encoder, given, precision, similarity, show_progress)
         folder, table = Path(folder), None if metadata is None else metadata_table(metadata)
         manifest = IndexManifest(

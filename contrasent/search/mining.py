@@ -288,8 +288,7 @@ def mine(
         remedy = "give one of --reranker and --teacher, and how many --candidates"
         raise ConfigError(f"{' and '.join(teachers)} would score candidates; {remedy}")
     if chosen.candidates is not None:
-        given = {"negatives": chosen.negatives, "margin": chosen.margin}
-        refuse_unused(MiningOptions, given, "--candidates are as near as they come")
+        refuse_unused(chosen, ("negatives", "margin"), "--candidates are as near as they come")
     files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
     if output is not None:
         require_output(Path(output), files, chosen.overwrite)

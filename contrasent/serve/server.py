@@ -304,7 +304,7 @@ class McpOptions(MovedEncoder):
 def run_mcp(options: McpOptions) -> None:
     """Answer agents until the input ends, or over HTTP until SIGTERM or Ctrl-C."""
     if options.port is None:
-        refuse_unused(McpOptions, {"host": options.host}, "without --port there is no address")
+        refuse_unused(options, ["host"], "without --port there is no address")
     require_extra("a server for agents", "mcp", "mcp")
     server = _tools(options)
     if options.port is None:

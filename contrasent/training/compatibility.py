@@ -46,9 +46,9 @@ _READ_BY = {
     "train.rate_steps": ("train.schedule", ("steps",)),
     "train.bias_correction": ("train.optimizer", ("adamw",)),
     **dict.fromkeys(("train.betas", "train.eps"), ("train.optimizer", ("adamw", "rmsprop"))),
-    "encoder.lora_alpha": ("encoder.lora", ("RANK",)),
-    "encoder.channels": ("encoder.convolutions", ("WIDTHS",)),
-    "evaluation.geometry_pairs": ("evaluation.geometry_every", ("STEPS",)),
+    "encoder.lora_alpha": ("encoder.lora", ()),
+    "encoder.channels": ("encoder.convolutions", ()),
+    "evaluation.geometry_pairs": ("evaluation.geometry_every", ()),
     "train.start_shares": ("encoder.encoders", ("shared",)),
     "encoder.keep": ("encoder.encoders", ("twin",)),
     "view.share": ("view.name", [name for name, view in VIEWS.items() if view.takes_share]),
@@ -56,7 +56,7 @@ _READ_BY = {
     "view.generator": ("view.name", ("mlm",)),
     "view.fixed_dropout": ("view.name", ("dropout",)),
 }
-"""Settings that another one makes use of, with these of its values; in capitals any but null."""
+"""Settings that another one makes use of, with these of its values; none for any but null."""
 
 
 def _of_settings(recipe: Recipe, data_views: int) -> Iterator[Row]:
@@ -65,10 +65,9 @@ def _of_settings(recipe: Recipe, data_views: int) -> Iterator[Row]:
     for setting, (other, values) in _READ_BY.items():
         value, chosen = settings[setting], settings[other]
         yield (
-            value != usual[setting]
-            and (chosen is None if values[0].isupper() else chosen not in values),
+            value != usual[setting] and (chosen not in values if values else chosen is None),
             f"{setting} is {value}, but {other} {chosen} has no use for it; leave it out, or "
-            f"choose {other} {', '.join(values)}",
+            f"choose {other} {', '.join(values)}".rstrip(),
         )
     yield (
         train.warmup_steps and train.warmup_share,

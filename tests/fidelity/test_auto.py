@@ -9,9 +9,9 @@ from helpers.padded import gradients, ids_of, packed_states, padded_states
 from helpers.tiny_models import OTHERS, SENTENCES, SIZES, transformer, word_piece
 
 from contrasent.data.batch import pack
+from contrasent.data.tokenizer import UNBOUNDED
 from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
-from contrasent.model.backbones.base import UNBOUNDED
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.weights import load_backbone
 

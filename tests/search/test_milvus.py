@@ -166,8 +166,9 @@ def shards(encoder, tmp_path):
 
 @pytest.mark.parametrize("kind", ["milvus", "flat"])
 def test_an_index_of_shards_is_that_of_their_texts(kind, encoder, folder, shards, tmp_path):
-    built = Index.build(DummyEncoder(), FinishedShards.open(shards()), folder, kind=kind)
-    whole = Index.build(encoder, TEXTS, tmp_path / "whole")
+    ids = [f"text {n}" for n in range(len(TEXTS))]
+    built = Index.build(DummyEncoder(), FinishedShards.open(shards()), folder, ids, kind=kind)
+    whole = Index.build(encoder, TEXTS, tmp_path / "whole", ids)
     assert contents(built) == contents(whole)
     pairs = zip(*(index.search(encoder, QUERIES) for index in (built, whole)), strict=True)
     for found, expected in pairs:  # the shards' vectors had another length
@@ -177,12 +178,14 @@ def test_an_index_of_shards_is_that_of_their_texts(kind, encoder, folder, shards
 
 
 def test_shards_that_do_not_fit_are_refused(encoder, folder, shards, tmp_path):
-    def build(by=encoder, path=None):
-        Index.build(by, FinishedShards.open(path or tmp_path / "parquet"), folder)
+    def build(by=encoder, path=None, **how):
+        Index.build(by, FinishedShards.open(path or tmp_path / "parquet"), folder, **how)
 
     with pytest.raises(CheckpointError, match="holds no finished shards with texts"):
         build(path=shards("npy"))
     whole = shards()
+    with pytest.raises(ConfigError, match="precision of the shards 'bf16'; choose one of auto"):
+        build(precision="bf16")
     with pytest.raises(CheckpointError, match="was written by another encoder"):
         build(DummyEncoder(salt="x"))
     shard = whole / "000002.parquet"

@@ -131,10 +131,10 @@ ALONE = [
     ({"train.optimizer": "sgd", "train.eps": 1e-4}, "eps is 0.0001|sgd has no use|adamw, rmsprop"),
     (
         {"encoder.lora_alpha": 4.0},
-        "lora_alpha is 4.0|lora None has no use|choose encoder.lora RANK",
+        "lora_alpha is 4.0|lora None has no use|choose encoder.lora",
     ),
-    ({"encoder.channels": 8}, "channels is 8|None has no use|choose encoder.convolutions WIDTHS"),
-    ({"evaluation.geometry_pairs": "p.tsv>3"}, "is p.tsv>3|choose evaluation.geometry_every STEPS"),
+    ({"encoder.channels": 8}, "channels is 8|None has no use|choose encoder.convolutions"),
+    ({"evaluation.geometry_pairs": "p.tsv>3"}, "is p.tsv>3|choose evaluation.geometry_every"),
     ({"encoder.keep": "better"}, "encoder.keep is better|encoder.encoders twin"),
     ({"view.name": "delete_one_word", "view.share": 0.2}, "0.2|delete_one_word|crop,"),
     ({"view.name": "next_sentence", "view.sides": "both"}, "sides is both|crop,"),

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from contrasent.data.batch import Batch
+from contrasent.data.tokenizer import UNBOUNDED
 from contrasent.model.backbones import base
 
 _BIG_BIRD = "big_bird"
@@ -29,7 +30,7 @@ class AutoBackbone(base.Backbone):
         self.model = model
         self.width, self.depth = config.hidden_size, config.num_hidden_layers
         positions = getattr(config, "max_position_embeddings", None) or 0  # XLNet says -1
-        positions = positions if positions > 0 else base.UNBOUNDED
+        positions = positions if positions > 0 else UNBOUNDED
         self.max_tokens = positions - base.first_position(model)
         # BigBird's sparse attention is full in a short batch.
         is_sparse = config.model_type == _BIG_BIRD and config.attention_type == "block_sparse"

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from contrasent.data.batch import Batch
-from contrasent.data.tokenizer import UNBOUNDED as UNBOUNDED
 from contrasent.errors import ConfigError, ContrasentError, first_line, is_out_of_memory, pick
 
 if TYPE_CHECKING:

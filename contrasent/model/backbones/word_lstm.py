@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from contrasent.data.batch import Batch
+from contrasent.data.tokenizer import UNBOUNDED
 from contrasent.data.word_vectors import WordStore
-from contrasent.model.backbones.base import UNBOUNDED, Backbone
+from contrasent.model.backbones.base import Backbone
 
 
 class WordLstm(Backbone):
