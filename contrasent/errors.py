@@ -43,7 +43,7 @@ def pick(kind: str, name: str, known: Iterable[str]) -> str:
         return name
     few = 0 < len(choices) <= _FEW
     listed = f"; choose one of {', '.join(choices)}." if few else "." if choices else ": none is."
-    near = get_close_matches(name, choices, n=1 if few else 3, cutoff=0.5 if few else 0)
+    near = get_close_matches(str(name), choices, n=1 if few else 3, cutoff=0.5 if few else 0)
     hint = f" Did you mean {', '.join(map(repr, near))}?" if near else ""
     raise ConfigError(f"unknown {kind} {name!r}{listed}{hint}")
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from contrasent import model
 from contrasent.data.tokenizer import UNBOUNDED
 from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.intervals import Ratio
@@ -146,12 +147,9 @@ class EncoderUse:
         **loading: Any,
     ) -> EncoderUse:
         """The use of an encoder, or of the one of a name, in a precision as it resolves it."""
-        if isinstance(encoder, str | Path):
-            from contrasent.model.loading import load_encoder
-
-            encoder = load_encoder(encoder, **loading)
-        precision = getattr(encoder, "resolve_precision", str)(precision)
-        return cls(encoder, precision, seed, show_progress)
+        found: Any = model.encoder_of(encoder, **loading)
+        precision = getattr(found, "resolve_precision", str)(precision)
+        return cls(found, precision, seed, show_progress)
 
     @classmethod
     def by(

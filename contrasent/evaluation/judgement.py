@@ -21,7 +21,7 @@ from contrasent.data.documents import find_documents
 from contrasent.data.examples import Rows, keep_rows, open_examples
 from contrasent.data.readers import first_words, n_words
 from contrasent.data.rows import open_rows_of
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError, DataError, shown
 from contrasent.evaluation import retrieval
 from contrasent.evaluation.compare import compare_ratios, with_comparison
 from contrasent.evaluation.embed import EncoderUse, Scores, distinct
@@ -173,7 +173,7 @@ def judge(
 
 def tune_index(
     index: Index | str | Path,
-    encoder: Encoder | None = None,
+    encoder: Encoder | str | Path | None = None,
     *,
     queries: str | Path | Iterable[tuple[str, str]] | None = None,
     weight: float | None = None,
@@ -185,7 +185,7 @@ def tune_index(
 
     Args:
         index: an index, or its folder.
-        encoder: the one that built it; else the one that it names is loaded.
+        encoder: the one that built it, or its name; else the one that it names is loaded.
         queries: labelled ones to choose by, each with the id of a text that it is to find, a row
             for each such text, or a file of them; without them tasks are made of the texts.
         weight: the weight itself, not to be chosen.
@@ -213,15 +213,19 @@ def tune_index(
         else:
             rows = enumerate(queries, 1)
         wanted = {}
-        for where, (query, name) in rows:
-            if str(name) not in known:
-                raise DataError(f"{where}: {opened.folder} has no text with the id {name!r}")
+        for where, row in rows:
+            is_pair = isinstance(row, list | tuple | np.ndarray) and len(row) == 2
+            query, name = row if is_pair else ("", "")
+            if not query or str(name) not in known:
+                raise DataError(f"{where}: {shown(row)} is no query with the id of a text there")
             wanted.setdefault(query, []).append(str(name))
+        if len(wanted) < 2:
+            raise DataError(f"{shown(queries)}: {len(wanted)} queries are too few to choose by")
     if opened.manifest.words is None:
         opened.set_words(WordsInfo())
     chosen = WordsInfo(weight or 0, "weight", hybrid=bool(weight))
     if weight is None:
-        chosen = _fusion_of(opened, encoder or opened.encoder(), wanted)
+        chosen = _fusion_of(opened, opened.encoder(encoder), wanted)
     opened.set_words(chosen)
     return chosen
 

@@ -18,6 +18,7 @@ from .hub import resolve as resolve
 from .loading import LoadedEncoder as LoadedEncoder
 from .loading import Router as Router
 from .loading import WordEncoder as WordEncoder
+from .loading import encoder_of as encoder_of
 from .loading import load_encoder as load_encoder
 from .masked_lm import MaskedLm as MaskedLm
 from .protocol import ROLES as ROLES

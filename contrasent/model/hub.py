@@ -35,7 +35,7 @@ _SNAPSHOT = re.compile(r"models--([\w.-]+?)--([\w.-]+)/snapshots/")
 
 def resolve(name: str | Path) -> Path:
     """The folder of an encoder, a training run, an offline name or a Hugging Face id."""
-    folder = Path(name).expanduser()
+    folder = Path(str(name)).expanduser()
     for kept in (folder / "best", folder / "last"):
         recover_folder(kept)
         if (folder / "recipe.yaml").is_file() and kept.is_dir():
@@ -95,7 +95,7 @@ def _near(folder: Path) -> str:
 
 def are_words(name: str | Path) -> bool:
     """True if an encoder is named by a file of word vectors, or a folder made of one."""
-    path = Path(name).expanduser()
+    path = Path(str(name)).expanduser()
     return path.name.lower().endswith(_WORD_FILES) or (path / MANIFEST).is_file()
 
 

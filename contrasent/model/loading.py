@@ -280,10 +280,7 @@ class Router(Encoder):
             >>> contrasent.Router("runs/student", "teacher").save("router")  # doctest: +SKIP
         """
         self.name, self.default = "router", pick("route", default, ROLES)
-        encoders = [
-            load_encoder(encoder) if isinstance(encoder, str | Path) else encoder
-            for encoder in (query, document)
-        ]
+        encoders = map(encoder_of, (query, document))
         self.routes = {role: it.route(role) for role, it in zip(ROLES, encoders, strict=True)}
         prompts = {role: it.conventions.prompt_of(role) for role, it in self.routes.items()}
         usual = self.routes["document"].conventions
@@ -420,3 +417,9 @@ def load_encoder(
         chosen: dict[str, Any] = {"default_prompt_name": prompt_name, "chosen": True}
         encoder.conventions = replace(encoder.conventions, **chosen)
     return encoder
+
+
+def encoder_of(encoder: Any, **loading: Any) -> Any:
+    """An encoder as it is given, or what `load_encoder` loads by its name."""
+    is_encoder = hasattr(encoder, "name") and hasattr(encoder, "pooler")
+    return encoder if is_encoder else load_encoder(encoder, **loading)

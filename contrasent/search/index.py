@@ -43,6 +43,7 @@ from contrasent.search.words import Hit, WordsInfo
 from contrasent.settings import checked, takes
 
 Metadata = Iterable[Mapping[str, Any]] | None
+Given = Encoder | str | Path | None  # an encoder, or the name of one
 _CHUNK = 16_384
 
 
@@ -58,14 +59,14 @@ class Index:
     def __init__(self, folder: Path, rows: Snapshot) -> None:
         """Use `open` or `build`."""
         self.folder, self.snapshot, self._lock = folder, rows, RLock()
-        self._checked: Encoder | None = None
+        self._checked: tuple[Given, Any] = None, None  # the encoder of the last search
         self._written = 0  # when, in nanoseconds: a rebuilt index differs too
         self.patience = 0.1  # seconds in which another process that writes may end
 
     @classmethod
     def build(  # noqa: PLR0913 - what an index is made of, by name
         cls,
-        encoder: Encoder,
+        encoder: Encoder | str | Path,
         texts: Iterable[str] | FinishedShards,
         folder: str | Path,
         ids: Sequence[str | int] | None = None,
@@ -81,7 +82,7 @@ class Index:
         """Embed texts and write an index, as a whole or not at all.
 
         Args:
-            encoder: what embeds the texts, and later the queries.
+            encoder: what embeds the texts, and later the queries, or its name.
             texts: the texts, read once, as a stream; or shards that hold their vectors too.
             folder: where to write the index.
             ids: one different id per text; by default the numbers of the rows.
@@ -101,7 +102,8 @@ class Index:
             ConfigError: something else is at ``folder``, or another process writes it.
             DataError: there is no text, a text is empty, or ids are repeated, empty or too few.
         """
-        names, similarity = checked_ids(ids), similarity_of(encoder)
+        embeds = model.encoder_of(encoder)
+        names, similarity = checked_ids(ids), similarity_of(embeds)
         chosen = kind_for(inf, kind, similarity, vectors)
         form: Any = vectors
         if vectors == "binary":
@@ -109,13 +111,13 @@ class Index:
         if isinstance(texts, FinishedShards):
             written = str(texts.manifest["precision"])
             pick("precision of the shards", precision, {"auto", written})
-            precision, blocks = written, texts.blocks(encoder)
+            precision, blocks = written, texts.blocks(embeds)
         else:
             given = sentences_of(texts, "texts")
-            blocks = _embedded(encoder, given, precision, similarity, show_progress)
+            blocks = embedded(embeds, given, (precision, similarity, show_progress))
         folder, table = Path(folder), None if metadata is None else metadata_table(metadata)
         manifest = IndexManifest(
-            EncoderIdentity.of(encoder, precision),
+            EncoderIdentity.of(embeds, precision),
             (),
             numbered=names is None,
             kind=kind,
@@ -181,7 +183,7 @@ class Index:
 
     def add(
         self,
-        encoder: Encoder,
+        encoder: Given,
         texts: Iterable[str],
         ids: Sequence[str | int] | None = None,
         *,
@@ -189,11 +191,11 @@ class Index:
         show_progress: bool = False,
     ) -> None:
         """Embed more texts with the encoder that built the index and append them, all or none."""
-        self.require(encoder)
+        embeds = self.encoder(encoder)
         texts = sentences_of(texts, "texts")
         names, manifest = checked_ids(ids), self.manifest
         how = manifest.encoder.precision, manifest.similarity, show_progress
-        self._change((), _embedded(encoder, texts, *how), names, metadata)
+        self._change((), embedded(embeds, texts, how), names, metadata)
 
     def change(
         self,
@@ -215,23 +217,25 @@ class Index:
         return removed, list(map(str, new)) if names is None else names
 
     def reembed(
-        self, encoder: Encoder, *, precision: str = "auto", show_progress: bool = False
+        self, encoder: Encoder | str | Path, *, precision: str = "auto", show_progress: bool = False
     ) -> None:
         """Embed all texts by another encoder, beside what is there, which is replaced in the end.
 
-        Ids, metadata and the kind of index stay. Others can search meanwhile, but not write, and
-        open it again afterwards.
+        Ids, metadata, the kind of index and, until `contrasent.tune_index` chooses another, the
+        weight of words stay. Others can search meanwhile, but not write, and open it again then.
         """
+        embeds = model.encoder_of(encoder)
         with self._lock, writing_index(self.folder, self.patience, anew=True):
             self.refresh()
             was, table = self.manifest, self.snapshot.table.filter(self.snapshot.live)
             texts = (text for part in table.column("text").chunks for text in part.to_pylist())
-            similarity = similarity_of(encoder)
+            similarity = similarity_of(embeds)
             kind_for(inf, was.kind, similarity)
-            words, identity = was.words and WordsInfo(), EncoderIdentity.of(encoder, precision)
+            known, identity = was.words, EncoderIdentity.of(embeds, precision)
+            words = known and WordsInfo(known.weight, known.chosen_by, known.hybrid)
             manifest = replace(was, encoder=identity, similarity=similarity, words=words)
             manifest = replace(manifest, given=was.next_number, segments=(), ann=None, removed=None)
-            blocks = _embedded(encoder, texts, precision, similarity, show_progress)
+            blocks = embedded(embeds, texts, (precision, similarity, show_progress))
             metadata = table.drop_columns(["id", "text"]) if was.columns else None
             rows = numbered(blocks, table.column("id").to_pylist(), similarity, metadata)
             _write_index(self.folder, manifest, rows, None, show_progress)
@@ -275,7 +279,7 @@ class Index:
     @takes(SearchOptions)
     def search(
         self,
-        encoder: Encoder | None,
+        encoder: Given,
         queries: Sequence[str],
         top_k: int = 10,
         threshold: float | None = None,
@@ -289,7 +293,7 @@ class Index:
         characters and _ for one, or, by words, have a word of the query.
 
         Args:
-            encoder: the one that built the index; None will do for the mode ``words``.
+            encoder: the one that built the index, or its name; None will do for the mode ``words``.
             queries: texts to look for.
             top_k: hits to find.
             threshold: least similarity of a hit.
@@ -305,16 +309,11 @@ class Index:
         how = manifest.search_options(checked(SearchOptions, options), queries, encoder is not None)
         if encoder is None or how.mode == "words":
             return self.snapshot.search(None, how, queries)
-        if self._checked is not encoder:  # hashing all weights takes longer than a search
-            self.require(encoder)
-            self._checked = encoder
-        blocks = encoder.encode_stream(
-            queries,
-            normalize=True if manifest.similarity == "cosine" else None,
-            precision=manifest.encoder.precision,
-            **role_options(encoder, "query"),
-        )
-        return self.snapshot.search(np.concatenate([*blocks]), how, queries) if queries else []
+        if self._checked[0] != encoder:  # hashing all weights takes longer than a search
+            self._checked = encoder, self.encoder(encoder)
+        own = manifest.encoder.precision, manifest.similarity, False
+        blocks = [rows for rows, _ in embedded(self._checked[1], queries, own, "query")]
+        return self.snapshot.search(np.concatenate(blocks), how, queries) if queries else []
 
     @takes(SearchOptions)
     def search_vectors(
@@ -364,12 +363,12 @@ class Index:
             how = f"ranks by {own}, as it was built, but {encoder.name} states {stated}"
             warn(f"{self.folder} {how}; build the index again to rank by that")
 
-    def encoder(self, name: str | None = None, device: str | None = None) -> model.LoadedEncoder:
+    def encoder(self, name: Given = None, device: str | None = None) -> Any:
         """Load the encoder that the index names, or ``name``, which must be equal to it."""
         built_by = self.manifest.encoder
         fields = ("pooler", "head", "engine", "truncate_dim", "prompt_name")
         how: dict[str, Any] = {field: getattr(built_by, field) for field in fields}
-        encoder = model.load_encoder(name or built_by.name, device=device, **how)
+        encoder = model.encoder_of(name or built_by.name, device=device, **how)
         self.require(encoder)
         return encoder
 
@@ -459,9 +458,11 @@ def _opened(folder: Path, last: object = None) -> Snapshot:
                 return whole
 
 
-def _embedded(
-    encoder: Encoder, texts: Iterable[str], precision: str, similarity: str, show_progress: bool
+def embedded(
+    encoder: Encoder, texts: Iterable[str], how: tuple[str, str, bool], role: str = "document"
 ) -> Blocks:
+    """Rows of texts, and these; by a precision, for a similarity, with or without progress."""
+    precision, similarity, show_progress = how
     return blocks_with_texts(
         encoder,
         checked_texts(texts),
@@ -469,5 +470,5 @@ def _embedded(
         normalize=True if similarity == "cosine" else None,
         precision=precision,
         show_progress=show_progress,
-        **role_options(encoder, "document"),
+        **role_options(encoder, role),
     )

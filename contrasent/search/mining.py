@@ -296,19 +296,18 @@ def mine(
     source, others = texts
     anchors_positives = read_pairs(open_examples(str(source), chosen.columns))
     text = None if others is None else chain.from_iterable(open_examples(str(others)))
-    if isinstance(encoder, str | Path):
-        encoder = model.load_encoder(encoder, device=chosen.device)
+    embeds = model.encoder_of(encoder, device=chosen.device)
     how: dict[str, Any] = {"precision": chosen.precision, "show_progress": show_progress}
     if chosen.candidates is None:
         counts = chosen.negatives, chosen.margin
-        mined = find_negatives(encoder, anchors_positives, text, *counts, **how)
+        mined = find_negatives(embeds, anchors_positives, text, *counts, **how)
     else:
         teacher: Any = 0.1  # the weight of BM25 beside the encoder
         if chosen.reranker is not None:
             teacher = load_reranker(chosen.reranker, chosen.device)
         elif chosen.teacher is not None:
             teacher = model.load_encoder(chosen.teacher, device=chosen.device)
-        mined = find_candidates(encoder, anchors_positives, text, chosen.candidates, teacher, **how)
+        mined = find_candidates(embeds, anchors_positives, text, chosen.candidates, teacher, **how)
     if output is not None:
         mined.write(Path(output))
     return mined

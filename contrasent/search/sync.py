@@ -22,9 +22,9 @@ from contrasent.data.rows import open_source, require_text
 from contrasent.encode.shards import FILE
 from contrasent.errors import ConfigError, DataError, first_line, require_extra, warn
 from contrasent.files import recover_folder, sha256_of
-from contrasent.model.protocol import Encoder, role_options
+from contrasent.model.protocol import Encoder
 from contrasent.options import SyncOptions
-from contrasent.search.index import Index
+from contrasent.search.index import Index, embedded
 from contrasent.search.words import words
 from contrasent.settings import checked, takes
 
@@ -101,9 +101,10 @@ def sync_index(
     for name, path in files.items():
         try:
             name.encode()  # or it is left, too: a table holds UTF-8
-            made_of = f"{_FORMAT} {asked.tokens} {asked.overlap} {asked.columns} {sha256_of(path)}"
+            columns = asked.columns if path.suffix.lower() in _TABLES else None
+            made_of = f"{_FORMAT} {asked.tokens} {asked.overlap} {columns} {sha256_of(path)}"
             digest = hashlib.sha256(made_of.encode()).hexdigest()
-            sections = [] if hashes.get(name) == digest else [*_sections(path, asked.columns)]
+            sections = [] if hashes.get(name) == digest else [*_sections(path, columns)]
         except (OSError, ValueError) as error:
             warn(f"{path} is left as it was: {first_line(error)}")
             continue
@@ -141,13 +142,10 @@ class _Writer:
         return None if is_new else Index.open(self.folder)
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> Any:
         """The encoder of the index."""
-        if not isinstance(self.named, str | None):
-            return self.named
-        if self.index is not None:
-            return self.index.encoder(self.named, self.device)
-        return model.load_encoder(str(self.named), device=self.device)
+        load: Any = model.encoder_of if self.index is None else self.index.encoder
+        return load(self.named, device=self.device)
 
     @cached_property
     def split(self) -> Callable[[str], list[str]]:
@@ -197,10 +195,9 @@ class _Writer:
         stored = index.snapshot.vectors_at([numbers[text] for text in known])
         vectors = dict(zip(known, stored, strict=True))
         if new := [text for text in dict.fromkeys(texts) if text not in vectors]:
-            encoding: dict[str, Any] = role_options(self.encoder, "document")
-            encoding |= {"precision": made_by.precision, "show_progress": self.show_progress}
-            rows = np.concatenate([*self.encoder.encode_stream(new, **encoding)])
-            vectors |= dict(zip(new, rows, strict=True))
+            own = made_by.precision, index.manifest.similarity, self.show_progress
+            for rows, of_rows in embedded(self.encoder, new, own):
+                vectors |= dict(zip(of_rows, rows, strict=True))
         self.embedded += len(new)
         return np.array([vectors[text] for text in texts]).reshape(-1, made_by.width)
 

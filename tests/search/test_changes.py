@@ -14,6 +14,7 @@ from helpers.dummy_encoder import DummyEncoder
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.search import storage
 from contrasent.search.index import Index
+from contrasent.search.words import WordsInfo
 
 TEXTS = [f"text number {i}" for i in range(40)]
 
@@ -284,7 +285,10 @@ def test_an_index_can_be_embedded_by_another_encoder(encoder, folder, tmp_path, 
         with pytest.raises(ZeroDivisionError):
             index.reembed(other)
     assert old.search(encoder, ["a"]) == Index.open(folder).search(encoder, ["a"])
+    index.set_words(WordsInfo(0.4, "queries", hybrid=True, queries=9, gain=0.1))
     index.reembed(other)
+    assert index.manifest.words == WordsInfo(0.4, "queries", hybrid=True)  # not measured anew
+    index.set_words(WordsInfo())
     for opened in (index, Index.open(folder)):
         assert opened.search(other, ["a", "t5"], 12) == fresh.search(other, ["a", "t5"], 12)
     index.add(other, ["new"])  # numbers go on where they were

@@ -157,8 +157,19 @@ def test_labelled_queries_choose(encoder, folder):
     known = {TEXTS[n]: str(n) for n in range(60)}  # which vectors find, so that words add nothing
     chosen = contrasent.tune_index(index, encoder, queries=known.items())
     assert not chosen.hybrid and chosen.gain <= 0
-    with pytest.raises(DataError, match="'x'"):
-        contrasent.tune_index(index, encoder, queries=[("t1", "x")])
+    kept = index.manifest.words
+    assert contrasent.tune_index(index, encoder, queries=[("t1", 1), ("t2", 2)]).queries == 2
+    index.set_words(kept)
+    for wrong in ("x", None):
+        with pytest.raises(DataError, match=f"1: \\('t1', {wrong!r}\\) is no query with the id of"):
+            contrasent.tune_index(index, encoder, queries=[("t1", wrong)])
+    for row in (None, "t1", ("t1", "1", "2"), (None, "1"), ("", "1")):
+        with pytest.raises(DataError, match=r"1: .* is no query with the id of a text"):
+            contrasent.tune_index(index, encoder, queries=[row])
+    for few in ([], [("t1", "1")]):
+        with pytest.raises(DataError, match=f"{len(few)} queries are too few"):
+            contrasent.tune_index(index, encoder, queries=few)
+    assert index.manifest.words == kept
 
 
 def test_the_texts_choose(tiny_bert, tmp_path):

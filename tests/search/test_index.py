@@ -6,6 +6,8 @@ import pytest
 from helpers.command_line import tree
 from helpers.dummy_encoder import DummyEncoder
 
+import contrasent
+from contrasent import SentenceEncoder
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.search.index import Hit, Index
 
@@ -23,6 +25,36 @@ def test_build_add_move_open_gives_what_one_build_gives(encoder, folder, tmp_pat
     whole = Index.build(encoder, TEXTS, tmp_path / "whole")
     queries = ["a", "b", TEXTS[0], TEXTS[39]]
     assert Index.open(moved).search(encoder, queries, 40) == whole.search(encoder, queries, 40)
+
+
+def test_an_encoder_is_given_or_named(tiny_bert, folder, tmp_path):
+    given = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    given.save(saved := tmp_path / "saved")
+    index = Index.build(saved, TEXTS[:9], folder)
+    for encoder in (given, saved, str(saved)):
+        index.add(encoder, ["one more"])
+        assert index.search(encoder, ["a dog"]) == index.search(given, ["a dog"])
+    index.add(None, ["the last"])  # by the one that the index names
+    index.reembed(str(saved))
+    assert contrasent.tune_index(index, saved, weight=0.5).weight == 0.5
+    assert len(index) == 13
+    uses = (
+        lambda it: Index.build(it, TEXTS, tmp_path / "new"),
+        lambda it: index.add(it, TEXTS),
+        lambda it: index.search(it, TEXTS),
+        index.reembed,
+        lambda it: contrasent.tune_index(index, it),
+        lambda it: contrasent.evaluate(it, text=TEXTS),
+        lambda it: contrasent.mine(it, [("a", "b"), ("c", "d")]),
+        lambda it: contrasent.Router(given, it),
+        contrasent.load_encoder,
+    )
+    for use in uses:
+        with pytest.raises(CheckpointError, match="'3' is not a local folder"):
+            use(3)
+    with pytest.raises(CheckpointError, match="'None' is not a local folder"):
+        uses[0](None)
+    assert len(index) == 13 and not (tmp_path / "new").exists()
 
 
 def test_bytes_and_ranges_of_an_index_are_those_of_sentence_transformers(encoder, folder):

@@ -136,6 +136,12 @@ print("LOADED", *(name.partition(".")[0] for name in sys.modules))
 """
 
 
+def test_columns_concern_tables_alone(encoder, files, folder):
+    sync_index(folder, [files], encoder)
+    work = sync_index(folder, [files], encoder, columns="text")
+    assert (work.changed, work.embedded) == (2, 0)  # faq.jsonl and faq.parquet
+
+
 def test_commands_that_embed_nothing_load_nothing_heavy(encoder, files, folder):
     sync_index(folder, [files], encoder)
     lines = "index sync {0} {1}", "index info {0}", "search --mode words {0} first"
