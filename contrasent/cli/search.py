@@ -63,6 +63,8 @@ class EncodeCommand(
                 "workers share a file and what is written of OUTPUT: give --workers or --shard, a "
                 "file in place of -, and remove OUTPUT and its shards in place of --overwrite"
             )
+        if self.role and self.prompt_name in {*model.ROLES} - {self.role}:
+            problem = f"--role {self.role} and --prompt-name {self.prompt_name}: leave one out"
         if self.output.exists() and source.exists() and self.output.samefile(source):
             problem = f"{self.output} is one of the sources; name another file to write"
         if problem:
@@ -175,9 +177,7 @@ class BuildCommand(
                 building |= {"ids": sentences.ids(), "precision": self.precision}
                 encoder = load(self, self.model)
                 built = search.Index.build(encoder, sentences, self.index, **building)
-        _report(self.index, built)
-        if built.manifest.words is not None:
-            _tell_fusion(evaluation.tune_index(built, encoder, weight=self.weight))
+        _report(built, encoder, self.weight)
 
 
 def _tell_fusion(words: search.WordsInfo) -> None:
@@ -189,12 +189,14 @@ def _tell_fusion(words: search.WordsInfo) -> None:
     tell(f"searches are {mode} unless --mode says otherwise ({why})")
 
 
-def _report(folder: Path, index: search.Index) -> None:
+def _report(index: search.Index, encoder: Any = None, weight: float | None = None) -> None:
     ann, width = index.manifest.ann, index.manifest.encoder.width
     recall, kept = "" if ann is None else f" (recall@10 {ann.recall:.3f})", index.manifest.vectors
-    tell(f"{folder}: {len(index)} texts of {width} dimensions, {index.kind}{recall}")
+    tell(f"{index.folder}: {len(index)} texts of {width} dimensions, {index.kind}{recall}")
     if kept.form != "float32":
         tell(f"{kept.form} vectors: recall@10 {kept.recall:.3f} of float32 ones, when it was built")
+    if encoder is not None and index.manifest.words is not None:
+        _tell_fusion(evaluation.tune_index(index, encoder, weight=weight))
 
 
 @settings
@@ -214,8 +216,7 @@ class AddCommand(OfIndex, options.IndexedText, options.MovedEncoder):
 
     def __call__(self) -> None:
         opened = search.Index.open(self.index)
-        reading = encode.open_sentences(self.source, self.columns, self.ids, clean=self.clean)
-        with reading as sentences:
+        with encode.open_sentences(self.source, **shared(self, options.IndexedText)) as sentences:
             _announce(sentences)
             before, loaded = len(opened), opened.encoder(self.encoder, self.device)
             opened.add(loaded, sentences, sentences.ids(), show_progress=True)
@@ -264,7 +265,7 @@ class OptimizeCommand(OfIndex):
     def __call__(self) -> None:
         opened = search.Index.open(self.index)
         opened.optimize(self.kind, show_progress=True)
-        _report(self.index, opened)
+        _report(opened)
 
 
 @settings
@@ -277,9 +278,7 @@ class ReembedCommand(OfIndex, options.Loading, options.InPrecision):
     def __call__(self) -> None:
         opened, encoder = search.Index.open(self.index), load(self, self.encoder)
         opened.reembed(encoder, precision=self.precision, show_progress=True)
-        _report(self.index, opened)
-        if opened.manifest.words is not None:
-            _tell_fusion(evaluation.tune_index(opened, encoder))
+        _report(opened, encoder)
 
 
 @settings
@@ -308,13 +307,9 @@ class InfoCommand(OfIndex):
 
 
 def _announce(sentences: encode.Sentences, what: str = "texts") -> int:
-    total = sentences.count()
-    tell(f"{sentences.source}: {total} {what}; {sentences.examples.columns}")
-    if skipped := sentences.examples.skipped:
-        tell(f"{skipped} rows with an empty cell are left out, and have no row or id")
-    if (cleaned := sentences.examples.cleaned) is not None:
-        tell(f"cleaned: {data.counted(cleaned)}")
-    return total
+    for line in sentences.told(what):
+        tell(line)
+    return sentences.count()
 
 
 def _lines(words: list[str]) -> list[str]:

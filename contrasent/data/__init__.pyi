@@ -16,7 +16,6 @@ from .loader import Loader as Loader
 from .loader import plain as plain
 from .loader import tokenize as tokenize
 from .readers import TEXT_KINDS as TEXT_KINDS
-from .readers import counted as counted  # a line on what was cleaned
 from .readers import lines as lines
 from .readers import n_words as n_words
 from .readers import source_kind as source_kind

@@ -27,6 +27,7 @@ import numpy as np
 
 from contrasent import files
 from contrasent.data.examples import Examples, open_examples
+from contrasent.data.readers import counted
 from contrasent.encode.vectors import open_rows, row_writer, write_ranges
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.model.protocol import Conventions, Encoder, role_options, similarity_of
@@ -70,6 +71,14 @@ class Sentences:
         if not self._total:
             raise DataError(f"{self.source} holds no sentence; it needs at least one")
         return self._total
+
+    def told(self, what: str) -> Iterator[str]:
+        """Say how they are read, what of it is left out, and what was cleaned."""
+        yield f"{self.source}: {self.count():,} {what}; {self.examples.columns}"
+        if skipped := self.examples.skipped:
+            yield f"{skipped} rows with an empty cell are left out, and have no row or id"
+        if self.examples.cleaned is not None:
+            yield f"cleaned: {counted(self.examples.cleaned)}"
 
     def ids(self) -> list[str] | None:
         """The id of every sentence, or None if no column of ids was asked for."""

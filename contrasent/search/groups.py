@@ -19,10 +19,10 @@ from contrasent import model
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.encode.shards import manifest_in, open_sentences
 from contrasent.encode.vectors import npy_writer
-from contrasent.errors import ConfigError, require_extra, warn
+from contrasent.errors import ConfigError, require_extra
 from contrasent.files import scratch
 from contrasent.model.protocol import Encoder, unit_rows
-from contrasent.options import ClusterOptions, DuplicatesOptions, GroupedText
+from contrasent.options import ClusterOptions, DuplicatesOptions, GroupedText, IndexedText
 from contrasent.search.index import Index
 from contrasent.search.mining import letters
 from contrasent.search.nearest import nearest
@@ -89,14 +89,9 @@ def _embedded(
             if encoder is None:
                 raise ConfigError("name the encoder of the text (--encoder), or give an index")
             file = str(text if isinstance(text, str | Path) else keep_rows(text))
-            reading = open_sentences(file, asked.columns, asked.ids, clean=asked.clean)
-            sentences = stack.enter_context(reading)
-            count, columns = sentences.count(), sentences.examples.columns
-            source = f"{sentences.source}: {count:,} texts; {columns}"
-            if skipped := sentences.examples.skipped:
-                warn(f"{source}; {skipped} rows with an empty cell are left out, and have no id")
-            if isinstance(encoder, str | Path):
-                encoder = model.load_encoder(encoder, device=asked.device)
+            sentences = stack.enter_context(open_sentences(file, **shared(asked, IndexedText)))
+            source = "; ".join(sentences.told("texts"))
+            encoder = model.encoder_of(encoder, device=asked.device)
             how: dict[str, Any] = {"kind": "flat", "words": False, "show_progress": show_progress}
             text = Index.build(encoder, sentences, folder / "index", sentences.ids(), **how)
         with npy_writer(folder / "rows.npy", text.manifest.encoder.width) as append:
