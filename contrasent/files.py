@@ -120,10 +120,11 @@ def refuse_existing(path: str | Path, remedy: str) -> None:
         raise ConfigError(f"{path} exists already; {remedy}")
 
 
-def refuse_existing_file(path: str | Path | None, *, overwrite: bool) -> None:
-    """Refuse a folder, and a file that is not to be replaced."""
-    if path is not None and (Path(path).is_dir() if overwrite else Path(path).exists()):
-        raise ConfigError(f"{path} exists already; name another file or add --overwrite")
+def refuse_existing_file(*paths: str | Path | None, overwrite: bool) -> None:
+    """Refuse folders, and files that are not to be replaced."""
+    for path in (Path(it) for it in paths if it is not None):
+        if path.is_dir() if overwrite else path.exists():
+            raise ConfigError(f"{path} exists already; name another file or add --overwrite")
 
 
 def inside(root: str | Path, name: object) -> Path:

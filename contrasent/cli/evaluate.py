@@ -50,8 +50,7 @@ class EvaluateCommand(options.EvaluationOptions, options.AsHtml, AsJsonLines):
     beside BM25, both together, and the other models."""
 
     def __call__(self) -> None:
-        refuse_existing_file(self.html, overwrite=self.overwrite)
-        refuse_existing_file(self.json, overwrite=self.overwrite)
+        refuse_existing_file(self.html, self.json, overwrite=self.overwrite)
         if self.text is not None:
             self._judge(self.text)
             return
@@ -190,12 +189,9 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
         if not self.models:
             measuring = shared(self, options.AnalysisOptions)
             refuse_unused(self, measuring, "--from has what was measured")
-        refuse_existing_file(self.json, overwrite=self.overwrite)
-        if self.figures:
-            kinds, forms = report.FIGURES, report.FORMATS
-            for name in (f"{kind.name}.{form}" for kind in kinds for form in forms):
-                refuse_existing_file(self.figures / name, overwrite=self.overwrite)
-        refuse_existing_file(self.html, overwrite=self.overwrite)
+        names = [f"{it.name}.{form}" for it in report.FIGURES for form in report.FORMATS]
+        drawn = [self.figures / name for name in names] if self.figures else []
+        refuse_existing_file(self.json, *drawn, self.html, overwrite=self.overwrite)
         known = report.read_saved(self.saved or ())
         measured, failures = self._measure() if self.models else ({}, [])
         geometries = (*known.geometries, *measured.values())

@@ -180,11 +180,14 @@ def edits_table(rows: Mapping[str, Geometry], name: str = "", title: str = "") -
         (Cell(records[0].subset), *(score(it.value, it.interval) for it in records))
         for records in zip(*edited.values(), strict=True)
     ]
-    notes = (
+    notes: tuple[str, ...] = (
         "Mean of 1 - cosine x 100 of a sentence and of the same with so many words replaced, left "
         "out or put in; and how often a classifier tells from the difference of both embeddings "
         "what was done (way), in which third (place), to how many words (size): chance is 33.33.",
     )
+    if len({records[0].data_sha256 for records in edited.values()}) > 1:
+        of = ", ".join(f"{label} of {records[0].task}" for label, records in edited.items())
+        notes += (f"The texts differ, so encoders are not to be compared: {of}.",)
     return Table(("edit", *edited), tuple(cells), notes, title, name)
 
 

@@ -223,5 +223,11 @@ def test_the_command_prints_them_again_from_what_it_kept(runner, tmp_path):
     assert result.exit_code == 0, result.output
     assert "insert 4" in result.stdout
     assert command("--from", kept).stdout == result.stdout
+    assert "The texts differ" not in result.stdout
+    other = tmp_path / "other.jsonl"
+    (tmp_path / "more.txt").write_text("\n".join([*SENTENCES, "x " * 12]))
+    command("a/one", *options[:3], tmp_path / "more.txt", "--json", other)
+    said = " ".join(command("--from", kept, "--from", other).stdout.split())
+    assert "The texts differ, so encoders are not to be compared" in said and "more.txt" in said
     (line,) = map(json.loads, kept.read_text().splitlines())
     assert len(line["edits"]) == 12
