@@ -39,16 +39,16 @@ class Combination:
 
 
 _READ_BY = {
-    **{
-        f"train.{name}": ("train.schedule", ("plateau",))
-        for name in ("rate_decay", "rate_shrink", "min_rate")
-    },
+    "train.rate_decay": ("train.schedule", ("plateau",)),
+    "train.rate_shrink": ("train.schedule", ("plateau",)),
+    "train.min_rate": ("train.schedule", ("plateau",)),
     "train.rate_steps": ("train.schedule", ("steps",)),
     "train.bias_correction": ("train.optimizer", ("adamw",)),
     **dict.fromkeys(("train.betas", "train.eps"), ("train.optimizer", ("adamw", "rmsprop"))),
     "encoder.lora_alpha": ("encoder.lora", ()),
     "encoder.channels": ("encoder.convolutions", ()),
     "evaluation.geometry_pairs": ("evaluation.geometry_every", ()),
+    "evaluation.patience": ("evaluation.task", ()),
     "train.start_shares": ("encoder.encoders", ("shared",)),
     "encoder.keep": ("encoder.encoders", ("twin",)),
     "view.share": ("view.name", [name for name, view in VIEWS.items() if view.takes_share]),
@@ -56,7 +56,7 @@ _READ_BY = {
     "view.generator": ("view.name", ("mlm",)),
     "view.fixed_dropout": ("view.name", ("dropout",)),
 }
-"""Settings that another one makes use of, with these of its values; none for any but null."""
+"""Settings that another one makes use of, with these of its values, or any but null or none."""
 
 
 def _of_settings(recipe: Recipe, data_views: int) -> Iterator[Row]:
@@ -64,8 +64,9 @@ def _of_settings(recipe: Recipe, data_views: int) -> Iterator[Row]:
     settings, usual = dotted(recipe), dotted(Recipe())
     for setting, (other, values) in _READ_BY.items():
         value, chosen = settings[setting], settings[other]
+        unread = chosen not in values if values else chosen in (None, "none")
         yield (
-            value != usual[setting] and (chosen not in values if values else chosen is None),
+            value != usual[setting] and unread,
             f"{setting} is {value}, but {other} {chosen} has no use for it; leave it out, or "
             f"choose {other} {', '.join(values)}".rstrip(),
         )

@@ -340,7 +340,8 @@ def load_state(folder: Path, training: Training) -> Progress | None:
         return None
     try:
         described = json.loads((newest / "progress.json").read_text(encoding="utf-8"))
-        described.pop("format")
+        if (written := described.pop("format")) != _FORMAT:
+            raise ValueError(f"its format is {written!r}, and this version reads {_FORMAT}")
         for name, module in training.modules.items():
             module.load_state_dict(load_file(newest / f"{name}.safetensors"))
         moments: dict[int, dict[str, Tensor]] = {}

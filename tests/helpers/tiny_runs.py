@@ -43,7 +43,7 @@ class TinyRun:
 
 
 OWN_WORDS = {"objective.generator": None}
-SHORT = {"data.max_tokens": 32}
+SHORT, NO_PATIENCE = {"data.max_tokens": 32}, {"evaluation.patience": None}
 SPANS = {"objective.min_words": 2, "objective.max_words": 8, "train.batch_size": 4}
 PUBLISHED = ("", "-bert-base", "-bert-large", "-roberta-base", "-roberta-large")
 MODELS = ("bert-base", "roberta-base")
@@ -55,9 +55,9 @@ TINY = {
         *(TinyRun(f"sup-simcse{name}", data="triplets.csv") for name in PUBLISHED),
         *(TinyRun(f"diffcse{name}", OWN_WORDS, start="masked-lm") for name in DIFFCSE),
         TinyRun("pretrain-mlm", SHORT, start="masked-lm"),
-        TinyRun("consert", SHORT),
+        TinyRun("consert", SHORT | NO_PATIENCE),
         TinyRun("consert-joint", SHORT, "labelled.csv"),
-        TinyRun("sg-opt", {**SHORT, "objective.projection": 32}),
+        TinyRun("sg-opt", {**SHORT, **NO_PATIENCE, "objective.projection": 32}),
         TinyRun("tsdae", SHORT, start="masked-lm"),
         TinyRun("cmlm", {"objective.vectors": 3}, "documents.txt", "masked-lm"),
         TinyRun("declutr", {**SHORT, **SPANS}, "documents.txt", "masked-lm"),

@@ -150,6 +150,12 @@ def test_other_data_cannot_be_resumed_and_no_damaged_state(tmp_path, recipe, tex
     with pytest.raises(ConfigError, match="the training data has changed"):
         train(recipe(), tmp_path / "run", resume=True)
     text_file.write_text(before)
+    (progress,) = (tmp_path / "run" / "state").glob("*/progress.json")
+    whole = progress.read_text()
+    progress.write_text(whole.replace('"format": 1', '"format": 2'))
+    with pytest.raises(CheckpointError, match=r"its format is 2, and this version reads 1"):
+        train(recipe(), tmp_path / "run", resume=True)
+    progress.write_text(whole)
     (weights,) = (tmp_path / "run" / "state").glob("*/encoder.safetensors")
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="cannot resume from"):
