@@ -54,6 +54,11 @@ class Spelling:
 ARGUMENT = Spelling(argument=True)
 
 
+def spelling_of(field: Any) -> Spelling:
+    """The spelling of a field of settings, or the usual one."""
+    return next((it for it in field.metadata if isinstance(it, Spelling)), Spelling())
+
+
 def checked(cls: type[T], given: Mapping[str, Any], spell: Callable[[str], str] = str) -> T:
     """Make settings of what was given, by name.
 
@@ -85,10 +90,9 @@ def explanations(cls: Any) -> dict[str, str]:
     # Of a setting that is inherited only the class that has it knows the docstring.
     texts = {k: it.description for each in fields for k, it in each.items() if it.description}
     for name, field in cls.__pydantic_fields__.items():
-        for spelling in field.metadata:
-            if isinstance(spelling, Spelling) and spelling.of is not None:
-                text = explanations(spelling.of)[spelling.name or name]
-                texts[name] = f"{text} {spelling.end}".strip()
+        if (spelling := spelling_of(field)).of is not None:
+            text = explanations(spelling.of)[spelling.name or name]
+            texts[name] = f"{text} {spelling.end}".strip()
     return {
         name: _with_choices(texts.get(name, ""), field.annotation)
         for name, field in cls.__pydantic_fields__.items()
@@ -146,8 +150,7 @@ def refuse_unused(options: Any, names: Iterable[str], why: str) -> None:
     """Raise ConfigError where options of these names, which nothing reads, are not the default."""
     fields = type(options).__pydantic_fields__
     if unused := [it for it in names if getattr(options, it) != fields[it].default]:
-        spelled = {k: it for k in unused for it in fields[k].metadata if isinstance(it, Spelling)}
-        flags = (getattr(spelled.get(k), "flag", "") or f"--{k.replace('_', '-')}" for k in unused)
+        flags = (spelling_of(fields[k]).flag or f"--{k.replace('_', '-')}" for k in unused)
         raise ConfigError(f"{why}: leave {', '.join(flags)} out")
 
 

@@ -30,7 +30,7 @@ from typer.models import CommandInfo
 from contrasent import __version__, evaluation, model, report
 from contrasent.errors import ContrasentError, first_line, is_disk_full, is_out_of_memory
 from contrasent.progress import printable
-from contrasent.settings import Spelling, checked, explanations, shared
+from contrasent.settings import checked, explanations, shared, spelling_of
 
 if TYPE_CHECKING:
     from contrasent.options import Loading, Measuring
@@ -242,7 +242,7 @@ def _command(name: str, cls: Any) -> Any:
     # Every other word may be a setting of the recipe: --section.key value.
     command, takes_settings = _guarded(run), len(inspect.signature(cls.__call__).parameters) > 1
     own = vars(cls).get("__annotations__", {})
-    first = sorted(fields, key=lambda it: it not in own and not _spelling(fields[it]).argument)
+    first = sorted(fields, key=lambda it: it not in own and not spelling_of(fields[it]).argument)
     taken = [_parameter(name, fields[name], flags[name], texts[name]) for name in first]
     taken.insert(0, inspect.Parameter("context", _KEYWORD, annotation=typer.Context))
     command.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
@@ -263,10 +263,6 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def _spelling(field: Any) -> Spelling:
-    return next((it for it in field.metadata if isinstance(it, Spelling)), Spelling())
-
-
 def _kind(field: Any) -> type:
     words = re.findall(r"\w+", str(field.annotation))
     return next((kind for kind in _KINDS if kind.__name__ in words), str)
@@ -274,7 +270,7 @@ def _kind(field: Any) -> type:
 
 def _flags(name: str, field: Any) -> list[str]:
     """The flags of a setting; of a switch also the one that turns it off, if it may be on."""
-    spelling, flag = _spelling(field), f"--{name.replace('_', '-')}"
+    spelling, flag = spelling_of(field), f"--{name.replace('_', '-')}"
     if spelling.argument:
         return [spelling.metavar or name.upper()]
     if spelling.flag:
@@ -285,7 +281,7 @@ def _flags(name: str, field: Any) -> list[str]:
 
 def _parameter(name: str, field: Any, flags: list[str], text: str) -> inspect.Parameter:
     """A parameter as typer reads it; its default stands in the words that would give it."""
-    spelling, kind, default = _spelling(field), _kind(field), field.default
+    spelling, kind, default = spelling_of(field), _kind(field), field.default
     shown = not (default is None or default is False or default in ("", ()))
     how: dict[str, Any] = {"help": text, "show_default": shown}
     metavar = name.upper() if spelling.argument else _KINDS.get(kind, "TEXT")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from contrasent import options
-from contrasent.cli.app import print_json, say, tell
+from contrasent.cli.app import print_facts, print_json, say, tell
 from contrasent.errors import ConfigError
 from contrasent.files import read_json, refuse_existing
 from contrasent.serve import McpOptions, ServeOptions
@@ -147,11 +147,9 @@ class ExportCommand(options.Named, options.Pooling, options.AsJson, options.Repl
         parity = export(
             encoder, self.output, self.format, tolerance=self.tolerance, overwrite=self.overwrite
         )
-        if self.json:
-            print_json({"output": str(self.output), **asdict(parity)})
-            return
         gap = f"{parity.largest_gap:.1e}, of {parity.sentences} sentences"
-        say(f"{self.output}: {parity.format}\nlargest gap of a cosine to 1: {gap}")
+        lines = [f"{self.output}: {parity.format}", f"largest gap of a cosine to 1: {gap}"]
+        print_facts({"output": str(self.output), **asdict(parity)}, lines, json=self.json)
 
 
 @settings
