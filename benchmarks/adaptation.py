@@ -30,7 +30,9 @@ import typer
 from scipy.stats import bootstrap
 
 import contrasent
+from contrasent.data import build
 from contrasent.evaluation import Bootstrap, EncoderUse, Options, judge, load_suite
+from contrasent.files import write_text
 from contrasent.metrics import relevant_ranks, retrieval_score
 from contrasent.model import SentenceEncoder
 from contrasent.search import Index, WordIndex, fuse
@@ -79,9 +81,9 @@ def make(work: Path, start: str, domain: str, method: str, seed: int, minutes: f
         print(judged.sentence)
         weight = judged.weight if judged.verdict in ("hybrid", "words") else None
         return Answer(encoder, "hybrid", weight) if weight else Answer(encoder)
+    how: dict[str, Any] = {"data": data, "output": folder, "overwrite": True}
     if method == "adapt":
-        options: dict[str, Any] = {"output": folder, "overwrite": True, "seed": seed}
-        result = contrasent.adapt(base, data=data, minutes=minutes, **options)
+        result = contrasent.adapt(base, minutes=minutes, seed=seed, **how)
         print(*result.sentences)
         mode = "hybrid" if result.hybrid_weight else "dense"
         return Answer(SentenceEncoder.load(result.encoder), mode, result.hybrid_weight)
@@ -91,12 +93,10 @@ def make(work: Path, start: str, domain: str, method: str, seed: int, minutes: f
     settings: dict[str, Any] = {**STEPS, **changes, "train.seed": seed}
     if method == "mlm first":
         first = folder.with_name(f"{folder.name}-first")
-        contrasent.pretrain(base, data=data, output=first, overwrite=True, **settings)
+        contrasent.pretrain(base, **how | settings | {"output": first})
         base = str(first / "last")
     settings |= {"evaluation.final": "none", "evaluation.task": "none", "encoder.pooler": pooler}
-    run = contrasent.train(
-        recipe, encoder=base, data=data, output=folder, overwrite=True, **settings
-    )
+    run = contrasent.train(recipe, encoder=base, **how, **settings)
     return Answer(SentenceEncoder.load(run.last))
 
 
@@ -198,9 +198,12 @@ def _lines(texts: Iterable[str]) -> str:
     return "\n".join(texts) + "\n"
 
 
+def _read(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
 def _write(path: Path, texts: Iterable[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_lines(texts), encoding="utf-8")
+    write_text(path, _lines(texts))
 
 
 def write_retrieval(
@@ -210,10 +213,9 @@ def write_retrieval(
     queries = {str(query): query if isinstance(query, str) else corpus[query] for query, _ in pairs}
     documents = {str(row): text for row, text in enumerate(corpus)}
     for name, texts in (("corpus", documents), ("queries", queries)):
-        lines = (json.dumps({"_id": key, "text": text}) for key, text in texts.items())
-        _write(folder / f"{name}.jsonl", lines)
-    relevant = (f"{query}\t{row}\t1" for query, row in pairs)
-    _write(folder / "qrels.tsv", ["query-id\tcorpus-id\tscore", *relevant])
+        build.write_rows(folder / f"{name}.jsonl", ("_id", "text"), texts.items())
+    relevant = ((str(query), str(row), "1") for query, row in pairs)
+    build.write_rows(folder / "qrels.tsv", ("query-id", "corpus-id", "score"), relevant)
 
 
 def _quora(data: Path) -> list[dict[str, str]]:
@@ -228,9 +230,7 @@ def _wikipedia_articles(data: Path) -> list[list[str]]:
 
 def questions(data: Path, work: Path) -> None:
     """Quora's pairs by halves: questions to train on, duplicates that find each other."""
-    pairs: list[tuple[list[str], str]] = [
-        ([row["question1"], row["question2"]], row["is_duplicate"]) for row in _quora(data)
-    ]
+    pairs = [((row["question1"], row["question2"]), row["is_duplicate"]) for row in _quora(data)]
     test = [pair for pair in pairs if half(pair[0][0]) == 0]
     corpus = _distinct(chain.from_iterable(sides for sides, _ in test))
     place = {text: row for row, text in enumerate(corpus)}
@@ -246,8 +246,7 @@ def forum(data: Path, work: Path) -> None:
     for part in ("15-answers-forums", "16-answer-answer", "16-question-question"):
         year, name = part.split("-", 1)
         folder = data / f"senteval/STS/STS{year}-en-test"
-        pairs = (folder / f"STS.input.{name}.txt").read_text(encoding="utf-8").splitlines()
-        ratings = (folder / f"STS.gs.{name}.txt").read_text(encoding="utf-8").splitlines()
+        pairs, ratings = (_read(folder / f"STS.{it}.{name}.txt") for it in ("input", "gs"))
         for pair, rating in zip(pairs, chain(ratings, cycle([""])), strict=False):
             first, second, *_ = pair.split("\t")
             if rating.strip():
@@ -290,7 +289,7 @@ def wikipedia(data: Path, work: Path) -> None:
     _write(work / "wikipedia/train.txt", islice(lines, 60_000))
     corpus, pairs, title, left = [], [], "", 0
     for part in ("valid", "test"):
-        for line in (data / f"wiki/wikitext-2/{part}.txt").read_text(encoding="utf-8").splitlines():
+        for line in _read(data / f"wiki/wikitext-2/{part}.txt"):
             text = line.strip().replace(" @-@ ", "-").replace(" @,@ ", ",").replace(" @.@ ", ".")
             if text.startswith("= ") and not text.startswith("= ="):
                 title, left = text.strip("= "), 2
@@ -304,10 +303,9 @@ def wikipedia(data: Path, work: Path) -> None:
 def captions(data: Path, work: Path) -> None:
     """Flickr8k: captions to train on; of 1,500 other images one caption finds the others."""
     images: dict[str, list[str]] = {}
-    with (data / "paraphrase/flickr8k_captions.tsv").open(encoding="utf-8") as file:
-        for line in file:
-            key, text = line.rstrip("\n").split("\t")
-            images.setdefault(key.split("#")[0], []).append(text)
+    for line in _read(data / "paraphrase/flickr8k_captions.tsv"):
+        key, text = line.split("\t")
+        images.setdefault(key.split("#")[0], []).append(text)
     names = shuffled(sorted(images))
     corpus, pairs = list[str](), list[tuple[int | str, int]]()
     for name in names[:1500]:
@@ -381,12 +379,10 @@ def kinds(data: Path) -> dict[str, str]:
     asked = _distinct(row["question1"] for row in _quora(data))[:4000]
     articles, each = _wikipedia_articles(data)[:20_000], [*enumerate(asked)]
     some, sentences = articles[:600], [*chain.from_iterable(articles)]
-    columns = [["id", "date", "text", "state"]]
-    columns += [[str(n), "2024-05-01", it, "open"] for n, it in each]
-    tagged = [f"<p class='q'>{html.escape(it)}&nbsp;<b>new</b><br/></p>" for it in asked]
+    rows = ([str(n), "2024-05-01", it, "open"] for n, it in each)
+    columns = [["id", "date", "text", "state"], *rows]
     cities = zip(cycle(FOREIGN), sentences[:2000], strict=False)
     foreign = [of.format(f"{it.split()[0]} {n}") for n, (of, it) in enumerate(cities)]
-    chat = [f"[{n // 60 % 24:02}:{n % 60:02}] user{n % 7}: {it}" for n, it in each]
     return {
         "stray blank lines": "".join(it + "\n" * (1 + (n % 50 == 7)) for n, it in each),
         "double spaced": "\n\n".join(asked),
@@ -397,12 +393,12 @@ def kinds(data: Path) -> dict[str, str]:
         "csv by semicolons": _quoted_table(columns, ";"),
         "tsv": "question\tlabel\n" + _lines(f"{it}\t1" for it in asked),
         "jsonl": _lines(json.dumps({"id": 1, "text": it}) for it in asked),
-        "html": _lines(tagged),
+        "html": _lines(f"<p class='q'>{html.escape(it)}&nbsp;<b>new</b><br/></p>" for it in asked),
         "markdown": "\n\n".join("\n".join([f"## {it[0][:40]}", *it]) for it in some),
         "wrapped paragraphs": "\n\n".join(textwrap.fill(" ".join(it), 72) for it in some),
         "repeats": _lines(asked[:1000] * 4),
         "languages": _lines(foreign + sentences[:1000]),
-        "chat": _lines(chat),
+        "chat": _lines(f"[{n // 60 % 24:02}:{n % 60:02}] user{n % 7}: {it}" for n, it in each),
         "addresses": _lines(f"- https://ex.org/{n} {it}" for n, it in each),
         "wrong letters": _lines(it.replace("e", "Ã©") for it in asked),
         "CR LF, BOM, control": "\ufeff" + "\x07 \t \r\n".join(asked),

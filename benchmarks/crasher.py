@@ -6,7 +6,6 @@ it must hold whatever the server acknowledged, and of other requests all or noth
 an encoding must end with the bytes of one that was left alone, and leave nothing behind.
 """
 
-import argparse
 import json
 import os
 import random
@@ -24,7 +23,10 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 from uuid import uuid4
+
+import typer
 
 from benchmarks.results import described
 from contrasent.data import build
@@ -38,7 +40,6 @@ _ENCODER = ("--pooler", "mean", "--device", "cpu", "--precision", "fp32")
 
 _ENCODE = ("encode", "encoder", "text.txt", "rows.npy", "--workers", 2, "--shard-size", 500)
 _ENCODE += _ENCODER
-_SERVE = ("serve", "encoder", "--index", "index", *_ENCODER)
 _TRAIN = (
     *("train", "unsup-simcse", "--encoder", "encoder", "--data", "text.txt", "--output", "run"),
     *("--max-steps", 500, "--batch-size", 32, "--precision", "fp32", "--evaluation.every", 25),
@@ -151,15 +152,13 @@ def soak_server(folder: Path, end: float) -> Soak:
     start(folder, "index", "build", "encoder", "text.txt", "index", *_ENCODER).wait()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    load = Load(port)
+        port = "--port", free.getsockname()[1]
+    load = Load(port[1])
     with ThreadPoolExecutor(_CLIENTS) as clients:
         for _ in range(_CLIENTS):
             clients.submit(load.work)
         while time.monotonic() < end:
-            process = start(
-                folder, "serve", "encoder", "--index", "index", "--port", port, *_ENCODER
-            )
+            process = start(folder, "serve", "encoder", "--index", "index", *port, *_ENCODER)
             answered = load.answers
             if survives(process, end, lambda before=answered: load.answers > before):
                 soak.wrong.append((folder / LOG).read_text()[-500:])
@@ -172,14 +171,10 @@ def soak_server(folder: Path, end: float) -> Soak:
     return soak
 
 
-def main() -> None:
+def main(output: Annotated[Path, typer.Option()], minutes: float = 60.0) -> None:
     """Run the three, a third of the time each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--output", type=Path, required=True)
-    options = parser.parse_args()
     with TemporaryDirectory() as base:
-        folder, third, now = Path(base), 20 * options.minutes, time.monotonic
+        folder, third, now = Path(base), 20 * minutes, time.monotonic
         os.environ["CONTRASENT_CACHE"] = str(folder / "cache")
         texts = (f"text {n} of a few words\n" for n in range(30_000))
         write_text(folder / "text.txt", "".join(texts))
@@ -193,10 +188,10 @@ def main() -> None:
     for name, soak in soaks.items():
         print(name, soak)
         counts = {**asdict(soak), "wrong": len(soak.wrong)}
-        rows.append([name, options.minutes / 3, *counts.values(), machine])
-    build.write_rows(options.output, names, rows)
+        rows.append([name, minutes / 3, *counts.values(), machine])
+    build.write_rows(output, names, rows)
     sys.exit(any(soak.wrong for soak in soaks.values()))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

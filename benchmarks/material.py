@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.flops import Model
 from contrasent.data import Tokenizer
 from contrasent.encode import open_sentences
 from contrasent.model import quiet, resolve
@@ -31,11 +30,6 @@ class Material:
     encoder: Path
     source: str  # the quickstart's text if empty
     place: Path  # which goes when the benchmark is done
-
-    @property
-    def model(self) -> Model:
-        """The shape of the encoder."""
-        return Model.of(self.encoder)
 
     def texts(self, count: int) -> list[str]:
         """The first ``count`` sentences; a file that has fewer is read again."""

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,8 +67,7 @@ class Process:
 
     def ask(self, request: dict[str, Any]) -> Any:
         """The answer to one request."""
-        process: Any = self._process
-        line = ""
+        process, line = self._process, ""
         with suppress(BrokenPipeError):
             print(json.dumps(request), file=process.stdin, flush=True)
             line = process.stdout.readline()
@@ -149,15 +148,10 @@ def run(race: Race, options: Namespace, place: Path, start: Start = Process) -> 
         raise ConfigError(f"--rounds must be at least 1, not {options.rounds}")
     last, line = race.warm_up + options.rounds, _Line()
     with ExitStack() as stack:
-
-        def begin(python: str) -> Any:
-            worker = start(python)
-            stack.callback(worker.close)
-            return worker
-
+        pythons = [sys.executable, *filter(None, [options.peer_python])]
         peak = [Spec(_PEAK, "peak:Peak", {"shapes": race.shapes})] * bool(race.shapes)
         for spec in [*peak, *race.specs]:
-            line.add(spec, begin, [sys.executable, *filter(None, [options.peer_python])])
+            line.add(spec, lambda python: stack.enter_context(closing(start(python))), pythons)
 
         def make_round(contestant: Contestant, number: int) -> None:
             title = f"round {number} of {last - 1}: {contestant.entry.title}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.flops import forward_flops, step_flops
+from benchmarks.flops import Model, forward_flops, step_flops
 from benchmarks.material import Material
 from benchmarks.race import WARM_UP, Race, Spec
 from contrasent.errors import ConfigError
@@ -62,17 +62,18 @@ def train(options: Namespace, material: Material) -> Race:
     pooler, per_round = options.pooler or "mean", options.batch_size * options.steps
     settings, lengths, setting = training(options, material, pooler)
     tokens_of_a_step = 2 * options.batch_size * sum(lengths) // len(lengths)
+    model = Model.of(material.encoder)
 
     def flops(number: int) -> float:
         of_round = lengths[number * per_round : (number + 1) * per_round]
-        return 2 * step_flops(material.model, of_round, first_only=pooler == "cls")
+        return 2 * step_flops(model, of_round, first_only=pooler == "cls")
 
     return Race(
         title="training",
         setting=setting,
         specs=contestants("trainers", "Train", settings),
         flops=flops,
-        shapes=material.model.products(tokens_of_a_step, backward=True),
+        shapes=model.products(tokens_of_a_step, backward=True),
         profiled=True,
     )
 
@@ -90,8 +91,8 @@ def objectives(options: Namespace, material: Material) -> Race:
 
 def encode(options: Namespace, material: Material) -> Race:
     """Each side's ``encode``, from strings to a matrix; cosines are with ours in fp32."""
-    lengths = material.lengths(options.sentences)
-    flops = forward_flops(material.model, lengths, first_only=options.pooler == "cls")
+    lengths, model = material.lengths(options.sentences), Model.of(material.encoder)
+    flops = forward_flops(model, lengths, first_only=options.pooler == "cls")
     settings = material.settings(options.sentences, pooler=options.pooler or None)
     return Race(
         title="encoding",
@@ -102,7 +103,7 @@ def encode(options: Namespace, material: Material) -> Race:
         },
         specs=contestants("encoders", "Encode", settings),
         flops=lambda _: flops,
-        shapes=material.model.products(min(_ROWS, sum(lengths))),
+        shapes=model.products(min(_ROWS, sum(lengths))),
         profiled=True,
         compared="contrasent fp32",
     )

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,10 @@ class Entry:
         """Sentences per second of each round."""
         return [float(values["sentences"] / values["seconds"]) for values in self.rounds]
 
-    def median(self, key: str) -> float | None:
-        """The median of a number of every round; None if they have none."""
+    def median(self, key: str, unit: float = 1) -> float | None:
+        """The median of a number of every round, in a unit; None if they have none."""
         numbers = [values[key] for values in self.rounds if key in values]
-        return float(statistics.median(numbers)) if numbers else None
+        return float(statistics.median(numbers)) / unit if numbers else None
 
 
 def described() -> dict[str, Any]:
@@ -109,43 +110,43 @@ def read(path: str | Path) -> Result:
     return Result(entries=entries, **content)
 
 
-Cell = Callable[[Entry], str]
+Cell = Callable[[Entry], float | str | None]
+"""What an entry has in a column; None for nothing."""
 
 
 def table(result: Result) -> str:
     """Write the result as Markdown: a row per entry, only the columns that have something."""
-    columns: dict[str, Cell] = {
-        "sentences/s": lambda entry: f"{statistics.median(entry.rates):,.0f}",
-        "slowest - fastest": lambda entry: f"{min(entry.rates):,.0f} - {max(entry.rates):,.0f}",
+    columns: dict[str, tuple[Cell, str]] = {
+        "sentences/s": (lambda it: statistics.median(it.rates), ",.0f"),
+        "slowest - fastest": (lambda it: f"{min(it.rates):,.0f} - {max(it.rates):,.0f}", ""),
     }
-    columns |= _steps(result) or {f"to {name}": _ratio(result, name) for name in _compared(result)}
+    compared = {f"to {name}": (_ratio(result, name), ".2f") for name in _compared(result)}
+    columns |= _steps(result) or compared
     columns |= {
-        "of the peak": lambda entry: _fraction(result, entry),
-        "in matrix products": _products,
-        "tokenising alone": _tokenising,
-        "lowest cosine": lambda entry: _number(entry.facts.get("lowest cosine"), ".5f"),
-        "accuracy": lambda entry: _number(entry.median("test"), ".2f", 0.01),
-        "median, ms": lambda entry: _quantile(entry, 50),
-        "p99, ms": lambda entry: _quantile(entry, 99),
-        "refused": lambda entry: _number(entry.median("refused") or None, ",.0f"),
-        "failed": lambda entry: _number(entry.median("failed") or None, ",.0f"),
+        "of the peak": (partial(_fraction, result), ".2f"),
+        "in matrix products": (_products, ".2f"),
+        "tokenising alone": (_tokenising, ".2f"),
+        "lowest cosine": (lambda it: it.facts.get("lowest cosine"), ".5f"),
+        "accuracy": (lambda it: it.median("test", 0.01), ".2f"),
+        "median, ms": (partial(_quantile, percent=50), ".2f"),
+        "p99, ms": (partial(_quantile, percent=99), ".2f"),
+        "refused": (lambda it: it.median("refused") or None, ",.0f"),
+        "failed": (lambda it: it.median("failed") or None, ",.0f"),
     }
     for key in dict.fromkeys(key for entry in result.entries for key in entry.facts):
         if key not in ("bits", *columns):
-            columns[key] = lambda entry, key=key: _number(entry.facts.get(key), ",.4g")
+            columns[key] = (lambda it, key=key: it.facts.get(key)), ",.4g"
     columns |= {
-        "peak memory, MB": lambda entry: _number(entry.memory, ",.0f", _MEGA),
-        "on the device, MB": lambda entry: _number(entry.device_memory, ",.0f", _MEGA),
+        "peak memory, MB": (lambda it: it.memory and it.memory / _MEGA, ",.0f"),
+        "on the device, MB": (lambda it: it.device_memory and it.device_memory / _MEGA, ",.0f"),
     }
-    filled = {
-        name: cells
-        for name, cell in columns.items()
-        if any(cells := [cell(entry) for entry in result.entries])
-    }
-    rows = [["", *filled], ["---"] * (1 + len(filled))]
-    for number, entry in enumerate(result.entries):
-        rows.append([entry.title, *(cells[number] for cells in filled.values())])
-    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+    filled = [["", "---", *(entry.title for entry in result.entries)]]
+    for name, (cell, form) in columns.items():
+        values = [cell(entry) for entry in result.entries]
+        if any(value is not None for value in values):
+            cells = ("" if value is None else f"{value:{form}}" for value in values)
+            filled.append([name, "---", *cells])
+    return "".join(f"| {' | '.join(row)} |\n" for row in zip(*filled, strict=True))
 
 
 def setting_line(result: Result) -> str:
@@ -186,60 +187,50 @@ def _ratio(result: Result, name: str, power: int = 1) -> Cell:
     """How many times as fast as an entry of the same part: the median of the same rounds."""
     references = {entry.part: entry.rates for entry in result.entries if entry.name == name}
 
-    def cell(entry: Entry) -> str:
-        pairs = list(zip(entry.rates, references.get(entry.part, []), strict=False))
-        ratio = statistics.median(mine / theirs for mine, theirs in pairs) if pairs else None
-        return "" if ratio is None else f"{ratio**power:.2f}"
+    def ratio(entry: Entry) -> float | None:
+        pairs = zip(entry.rates, references.get(entry.part, []), strict=False)
+        ratios = [mine / theirs for mine, theirs in pairs]
+        return statistics.median(ratios) ** power if ratios else None
 
-    return cell
+    return ratio
 
 
-def _steps(result: Result) -> dict[str, Cell]:
+def _steps(result: Result) -> dict[str, tuple[Cell, str]]:
     """Columns of a step and its parts, where the benchmark is about them."""
     names = [name for name in PARTS if any(name in entry.parts for entry in result.entries)]
     if not names:
         return {}
     second = result.setting["steps of a round"] / 1000
 
-    def part(name: str) -> Cell:
-        return lambda entry: (
-            _number(entry.parts[name] * entry.median("seconds"), ",.0f", second)
-            if name in entry.parts
-            else ""
-        )
+    def part(entry: Entry, name: str) -> float | None:
+        return entry.median("seconds", second) * entry.parts[name] if name in entry.parts else None
 
-    cells: dict[str, Cell] = {
-        "step, ms": lambda entry: _number(entry.median("seconds"), ",.0f", second),
-        f"times {result.references[0]}": _ratio(result, result.references[0], -1),
+    return {
+        "step, ms": (lambda it: it.median("seconds", second), ",.0f"),
+        f"times {result.references[0]}": (_ratio(result, result.references[0], -1), ".2f"),
+        **{f"{name}, ms": (partial(part, name=name), ",.0f") for name in names},
     }
-    return cells | {f"{name}, ms": part(name) for name in names}
 
 
-def _fraction(result: Result, entry: Entry) -> str:
+def _fraction(result: Result, entry: Entry) -> float | None:
     name = {16: "bf16", 32: "fp32"}.get(int(entry.facts.get("bits", 0)))
     if name is None or not result.flops or not result.peaks:
-        return ""
+        return None
     rounds = zip(result.flops, entry.rounds, result.peaks, strict=True)
-    shares = (needed / values["seconds"] / peak[name] for needed, values, peak in rounds)
-    return f"{statistics.median(shares):.2f}"
+    return statistics.median(needed / it["seconds"] / peak[name] for needed, it, peak in rounds)
 
 
-def _products(entry: Entry) -> str:
+def _products(entry: Entry) -> float | None:
     shares = [share for kind, share in entry.kinds.items() if PRODUCTS.search(kind)]
-    return f"{sum(shares):.2f}" if entry.kinds else ""
+    return sum(shares) if entry.kinds else None
 
 
-def _tokenising(entry: Entry) -> str:
+def _tokenising(entry: Entry) -> float | None:
     seconds = entry.median("tokenising")
-    return "" if seconds is None else f"{seconds / entry.median('seconds'):.2f}"
+    return None if seconds is None else seconds / entry.median("seconds")
 
 
-def _quantile(entry: Entry, percent: int) -> str:
-    calls = [seconds for values in entry.rounds for seconds in values.get("calls", [])]
-    if not calls:
-        return ""
-    return f"{1000 * statistics.quantiles(calls, n=100, method='inclusive')[percent - 1]:.2f}"
-
-
-def _number(value: float | None, form: str, unit: float = 1) -> str:
-    return "" if value is None else f"{value / unit:{form}}"
+def _quantile(entry: Entry, percent: int) -> float | None:
+    calls = [1000 * seconds for values in entry.rounds for seconds in values.get("calls", [])]
+    cuts = statistics.quantiles(calls, n=100, method="inclusive") if calls else None
+    return cuts and cuts[percent - 1]

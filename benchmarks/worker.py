@@ -46,7 +46,9 @@ class Worker:
     job: Any = None
 
     def start(self, job: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """Set the job up."""
+        """Set the job up; where its settings name a file of ``texts``, it gets these."""
+        if "texts" in settings:
+            settings["texts"] = json.loads(Path(settings["texts"]).read_text(encoding="utf-8"))
         module, _, name = job.partition(":")
         self.job = getattr(importlib.import_module(f"benchmarks.jobs.{module}"), name)(**settings)
         versions = {}

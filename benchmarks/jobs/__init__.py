@@ -1,23 +1,16 @@
 """The jobs of contestants. A peer's file imports nothing of contrasent: its Python may lack it."""
 
-import json
 import time
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 Values = dict[str, Any]
 """What ``round(number)`` of a job gives: ``sentences``, how many were done, and whatever else was
 measured, numbers and lists of numbers by name, ready for JSON."""
-
-
-def read_texts(path: str) -> list[str]:
-    """The sentences that the command wrote for all contestants."""
-    texts: list[str] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return texts
 
 
 def share(texts: list[str], number: int, size: int) -> list[str]:
@@ -29,8 +22,8 @@ def share(texts: list[str], number: int, size: int) -> list[str]:
 class Steps:
     """Rounds of steps of AdamW, clipped at 1, each of a batch of its own; ``loss`` is of one."""
 
-    def __init__(self, model: nn.Module, texts: str, batch_size: int, steps: int) -> None:
-        self._texts, self._batch_size, self._steps = read_texts(texts), batch_size, steps
+    def __init__(self, model: nn.Module, texts: list[str], batch_size: int, steps: int) -> None:
+        self._texts, self._batch_size, self._steps = texts, batch_size, steps
         self._parameters = list(model.train().parameters())
         self._optimizer = torch.optim.AdamW(self._parameters, lr=3e-5, fused=True)
 
@@ -45,23 +38,25 @@ class Steps:
         wait_for_device()
         return {"sentences": len(texts)}
 
-    def loss(self, batch: list[str]) -> Tensor:
-        """The loss of a batch, with dropout."""
-        raise NotImplementedError
 
-
+@dataclass(kw_only=True)
 class Encoding:
-    """Rounds of all sentences in one call, or of so many ``calls`` of one sentence."""
+    """Rounds of all sentences in one call, or of so many ``calls`` of one sentence.
 
-    def __init__(self, texts: str, calls: int = 0) -> None:
-        self._texts, self._calls = read_texts(texts), calls
+    ``embed`` of a side is from texts to their matrix ``(N, D)``.
+    """
+
+    folder: str
+    texts: list[str]
+    pooler: str | None = None
+    calls: int = 0
 
     def round(self, number: int) -> Values:
         """Embed all sentences, or time single calls, each of another sentence."""
-        if not self._calls:
+        if not self.calls:
             return {"sentences": len(self.rows())}
         seconds = []
-        for text in share(self._texts, number, self._calls):
+        for text in share(self.texts, number, self.calls):
             start = time.perf_counter()
             self.embed([text])
             seconds.append(time.perf_counter() - start)
@@ -69,11 +64,7 @@ class Encoding:
 
     def rows(self) -> np.ndarray:
         """``(N, D)``, an embedding for each sentence."""
-        return self.embed(self._texts)
-
-    def embed(self, texts: list[str]) -> np.ndarray:
-        """``(N, D)``, an embedding for each text."""
-        raise NotImplementedError
+        return self.embed(self.texts)
 
 
 def wait_for_device() -> None:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from benchmarks.jobs import Encoding, Values, read_texts, wait_for_device
+from benchmarks.jobs import Encoding, Values, wait_for_device
 from contrasent import objectives
 from contrasent.data import Loader, keep_rows, open_examples, plain, tokenize
 from contrasent.model import SentenceEncoder
@@ -31,7 +31,7 @@ class Train:
     """
 
     folder: str
-    texts: str
+    texts: list[str]
     batch_size: int
     steps: int
     tokens: int
@@ -48,10 +48,9 @@ class Train:
         chosen = dict(self.objective)
         shape = {"width": encoder.width, "data_views": self.columns, "encoder": encoder}
         objective = objectives.build(chosen.pop("name"), chosen, **shape)
-        texts = read_texts(self.texts)
-        rows = zip(*(texts[n:] + texts[:n] for n in range(self.columns)), strict=True)
+        columns = (self.texts[n:] + self.texts[:n] for n in range(self.columns))
         with TemporaryDirectory() as cache, patch.dict(os.environ, CONTRASENT_CACHE=cache):
-            examples = open_examples(str(keep_rows(rows)))
+            examples = open_examples(str(keep_rows(zip(*columns, strict=True))))
             source = plain(tokenize(examples, encoder.tokenizer, self.tokens), objective.views)
             loader = Loader(source, batch_size=self.batch_size, seed=0, shuffle=False)
         settings = TrainSettings(batch_size=self.batch_size)
@@ -79,39 +78,33 @@ class Train:
         return {"sentences": self.steps * self.batch_size}
 
 
+@dataclass(kw_only=True)
 class Encode(Encoding):
     """``SentenceEncoder.encode``, from strings to a matrix, or of one sentence as a server does.
 
     With ``serving``, under the promise that the weights stay as they are.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        texts: str,
-        precision: str = "auto",
-        pooler: str | None = None,
-        calls: int = 0,
-        serving: bool = False,
-        **loading: Any,
-    ) -> None:
-        super().__init__(texts, calls)
-        head = None if pooler is None else "none"
-        self._encoder = SentenceEncoder.load(folder, pooler=pooler, head=head, **loading)
-        self._precision, self._serving = precision, serving
+    precision: str = "auto"
+    engine: str = "torch"
+    serving: bool = False
+
+    def __post_init__(self) -> None:
+        how = {"pooler": self.pooler, "head": None if self.pooler is None else "none"}
+        self._encoder = SentenceEncoder.load(self.folder, engine=self.engine, **how)
 
     def round(self, number: int) -> Values:
         """Embed all sentences, or time single calls."""
-        with self._encoder.serving() if self._serving else nullcontext():
+        with self._encoder.serving() if self.serving else nullcontext():
             return super().round(number)
 
     def tokenise(self) -> None:
         """Make the tokens of all sentences."""
-        self._encoder.tokenizer.ids(self._texts, self._encoder.max_tokens)
+        self._encoder.tokenizer.ids(self.texts, self._encoder.max_tokens)
 
     def embed(self, texts: list[str]) -> np.ndarray:
         """``(N, D)``, an embedding for each text."""
-        return self._encoder.encode(texts, precision=self._precision)
+        return self._encoder.encode(texts, precision=self.precision)
 
 
 class File:
@@ -149,20 +142,18 @@ class Transfer:
     def round(self, number: int, task: str) -> Values:
         """Classify by seed 1111, 1112 and so on."""
         from benchmarks.jobs import senteval
-        from contrasent.evaluation import PRESETS, EncoderUse, preset_named, transfer
+        from contrasent.evaluation import EncoderUse, preset_named, transfer
 
-        use = EncoderUse(self._encoder)
-        data, seed = transfer.load_transfer(task), preset_named().seed + number
+        use, data = EncoderUse(self._encoder), transfer.load_transfer(task)
+        preset = preset_named(self._preset, preset_named().seed + number)
         parts = {n: transfer.labelled(data, part, use) for n, part in data.parts.items()}
         start = time.process_time()
         if self._loops:
             pairs = [(part.features, part.labels) for part in parts.values()]
-            preset = PRESETS[self._preset]
-            dev, test, _ = senteval.procedure(pairs, data.classes, preset, seed)
+            dev, test, _ = senteval.procedure(pairs, data.classes, preset, preset.seed)
         else:
-            preset = preset_named(self._preset, seed)
-            fitted = transfer.logistic_regression
-            reached = fitted.cross_validate(parts, data.classes, preset, "cpu")
+            classify = transfer.logistic_regression.cross_validate
+            reached = classify(parts, data.classes, preset, "cpu")
             dev, test = reached.dev, reached.test
         seconds = time.process_time() - start
         size = sum(len(part.labels) for part in parts.values())

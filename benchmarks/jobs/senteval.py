@@ -93,31 +93,27 @@ def procedure(parts: list[Part], classes: int, preset: Any, seed: int) -> Any:
     if len(parts) == 1:
         dev, test, predicted = [], [], np.full(len(parts[0][1]), -1)
         for train, held, rows in splits(parts[0], preset.folds, SEED):
-            reached, right, classed = _judge(train, held, SEED, classes, preset, seed)
+            folds = splits(train, preset.folds, SEED)
+            reached, right, classed = _judge(train, held, folds, classes, preset, seed)
             dev.append(reached)
             test.append(right)
             predicted[rows] = classed
         return np.mean(dev), np.mean(test), predicted
-    if len(parts) == 2:
-        return _judge(parts[0], parts[1], seed, classes, preset, seed)
-    train, held, test = parts
-    width = train[0].shape[1]
-    scores = [Classifier(width, classes, it, preset, seed).fit(train, held) for it in GRID]
-    best = int(np.argmax([round(100 * score, 2) for score in scores]))
-    classifier = Classifier(width, classes, GRID[best], preset, seed)
-    reached = classifier.fit(train, held)
-    return reached, classifier.score(test), classifier.predict(test[0])
+    train, *held, test = parts
+    folds = [(train, held[0], None)] if held else splits(train, preset.folds, seed)
+    return _judge(train, test, folds, classes, preset, seed, *held)
 
 
-def _judge(train: Part, test: Part, fold_seed: int, classes: int, preset: Any, seed: int) -> Any:
+def _judge(
+    train: Part, test: Part, folds: Any, classes: int, preset: Any, seed: int, dev: Any = None
+) -> Any:
     """The best mean over folds of train; accuracy and classes of test with its penalty."""
-    width, means = train[0].shape[1], []
-    for decay in GRID:
-        scores = []
-        for rest, held, _ in splits(train, preset.folds, fold_seed):
-            scores.append(Classifier(width, classes, decay, preset, seed).fit(rest, held))
-        means.append(float(np.mean(scores)))
+
+    def classifier(decay: float) -> Classifier:
+        return Classifier(train[0].shape[1], classes, decay, preset, seed)
+
+    means = [np.mean([classifier(it).fit(rest, held) for rest, held, _ in folds]) for it in GRID]
     best = int(np.argmax([round(100 * mean, 2) for mean in means]))
-    classifier = Classifier(width, classes, GRID[best], preset, seed)
-    classifier.fit(train)
-    return means[best], classifier.score(test), classifier.predict(test[0])
+    chosen = classifier(GRID[best])
+    chosen.fit(train, dev)
+    return means[best], chosen.score(test), chosen.predict(test[0])

@@ -4,10 +4,10 @@ Its trainer is left out of the training loop: a bare loop around its model, toke
 only saves it time.
 """
 
-import argparse
 import json
 import logging
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.losses import MultipleNegativesRankingLoss
 from sentence_transformers.models import Pooling, Transformer
+from sentence_transformers.util import batch_to_device
 from torch import Tensor
 
 from benchmarks.jobs import Encoding, Steps, Values
@@ -33,50 +34,40 @@ class Train(Steps):
     """Its model and MultipleNegativesRankingLoss."""
 
     def __init__(self, folder: str, tokens: int, pooler: str, precision: str, **steps: Any) -> None:
-        self._model = _pooled(folder, pooler, max_seq_length=tokens)
+        self._model = _loaded(folder, pooler, max_seq_length=tokens)
         self._loss, self._narrow = MultipleNegativesRankingLoss(self._model), precision == "bf16"
         super().__init__(self._model, **steps)
 
     def loss(self, batch: list[str]) -> Tensor:
         """Its loss of both views."""
-        device, features = self._model.device, []
-        for _ in range(2):
-            view = self._model.tokenize(batch)
-            features.append(
-                {k: v.to(device) if isinstance(v, Tensor) else v for k, v in view.items()}
-            )
+        device = self._model.device
+        features = [batch_to_device(self._model.tokenize(batch), device) for _ in range(2)]
         with torch.autocast(device.type, torch.bfloat16, enabled=self._narrow):
             return self._loss(features, None)
 
 
+@dataclass(kw_only=True)
 class Encode(Encoding):
     """``SentenceTransformer.encode``, from strings to a matrix."""
 
-    def __init__(
-        self,
-        folder: str,
-        texts: str,
-        precision: str = "fp32",
-        pooler: str | None = None,
-        backend: str = "torch",
-        model_kwargs: dict[str, Any] | None = None,
-        calls: int = 0,
-    ) -> None:
-        super().__init__(texts, calls)
-        if backend.endswith("-qint8"):
-            self._model = _quantised(folder, pooler, backend.removesuffix("-qint8"), self._texts)
-        elif pooler is None:
-            self._model = SentenceTransformer(folder, backend=backend, model_kwargs=model_kwargs)
+    precision: str = "fp32"
+    backend: str = "torch"
+    model_kwargs: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        named, kind = (self.folder, self.pooler), self.backend.removesuffix("-qint8")
+        if kind == self.backend:
+            self._model = _loaded(*named, backend=kind, model_kwargs=self.model_kwargs)
         else:
-            self._model = _pooled(folder, pooler, model_kwargs=model_kwargs or {})
-        self._narrow = precision in _TYPES
+            self._model = _quantised(*named, kind, self.texts)
+        self._narrow = self.precision in _TYPES
         if self._narrow:
-            self._model.to(_TYPES[precision])
+            self._model.to(_TYPES[self.precision])
 
     def tokenise(self) -> None:
         """Make the tokens of all sentences, in batches as it does."""
-        for start in range(0, len(self._texts), _BATCH):
-            self._model.tokenize(self._texts[start : start + _BATCH])
+        for start in range(0, len(self.texts), _BATCH):
+            self._model.tokenize(self.texts[start : start + _BATCH])
 
     def embed(self, texts: list[str]) -> np.ndarray:
         """``(N, D)``, an embedding for each text."""
@@ -112,8 +103,10 @@ class File:
         return {"sentences": len(texts)}
 
 
-def _pooled(folder: str, pooler: str, **options: Any) -> SentenceTransformer:
-    """A transformer under the pooler that is asked for, whatever the folder says."""
+def _loaded(folder: str, pooler: str | None, **options: Any) -> SentenceTransformer:
+    """A model, under the pooler that is asked for, whatever the folder says."""
+    if pooler is None:
+        return SentenceTransformer(folder, **options)
     transformer = Transformer(folder, **options)
     width = transformer.auto_model.config.hidden_size
     return SentenceTransformer(modules=[transformer, Pooling(width, pooling_mode=pooler)])
@@ -125,8 +118,7 @@ def _quantised(folder: str, pooler: str | None, name: str, texts: list[str]) -> 
 
     with tempfile.TemporaryDirectory(prefix="qint8-") as place:
         model = Path(place) / "model"
-        plain = SentenceTransformer(folder) if pooler is None else _pooled(folder, pooler)
-        plain.save_pretrained(str(model))
+        _loaded(folder, pooler).save_pretrained(str(model))
         loaded = SentenceTransformer(str(model), backend=name)
         if name == "onnx":
             backend.export_dynamic_quantized_onnx_model(loaded, _instructions(), str(model))
@@ -151,18 +143,13 @@ def _instructions() -> Any:
     return next((kind for flag, kind in kinds.items() if flag in flags), "arm64")
 
 
-def serve() -> None:
+def serve(model: str, port: int = 8000, bf16: bool = False) -> None:
     """Serve a model by FastAPI and uvicorn on the OpenAI route, computing a request at a time."""
     import uvicorn
     from fastapi import FastAPI
 
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model")
-    parser.add_argument("--port", type=int)
-    parser.add_argument("--bf16", action="store_true")
-    options = parser.parse_args()
-    encoder, lock, app = SentenceTransformer(options.model), Lock(), FastAPI()
-    if options.bf16:
+    encoder, lock, app = SentenceTransformer(model), Lock(), FastAPI()
+    if bf16:
         encoder.bfloat16()
 
     @app.post("/v1/embeddings")
@@ -172,8 +159,10 @@ def serve() -> None:
         data = [{"object": "embedding", "embedding": row.float().tolist(), "index": 0}]
         return {"object": "list", "model": request["model"], "data": data}
 
-    uvicorn.run(app, port=options.port, log_level="error")
+    uvicorn.run(app, port=port, log_level="error")
 
 
 if __name__ == "__main__":
-    serve()
+    import typer
+
+    typer.run(serve)
