@@ -223,20 +223,18 @@ class Shards:
             options |= role_options(encoder, self._settings.role)
         prompt = options.get("prompt", encoder.conventions.resolve())
         options |= {"chunk": _CHUNK, "on_overflow": "truncate"}
-        with files.writing(path) as partial:
-            with row_writer(partial, path.suffix, encoder) as append:
-                for block, kept in blocks_with_texts(encoder, texts, **options):
-                    if not (finite := np.isfinite(block).all(axis=1)).all():
-                        bad = kept[int(finite.argmin())][:80]
-                        raise CheckpointError(
-                            f"{encoder.name} gives numbers that are not finite: {bad!r}"
-                        )
-                    append(block, kept)
-                    rows += len(block)
-                    truncated += count_cut(encoder, kept, prompt, options.get("task"))
-                    advance(len(block))
-            digest = files.sha256_of(partial)
-        return {"rows": rows, "truncated": truncated, "sha256": digest}
+        with row_writer(path, encoder) as append:
+            for block, kept in blocks_with_texts(encoder, texts, **options):
+                if not (finite := np.isfinite(block).all(axis=1)).all():
+                    bad = kept[int(finite.argmin())][:80]
+                    raise CheckpointError(
+                        f"{encoder.name} gives numbers that are not finite: {bad!r}"
+                    )
+                append(block, kept)
+                rows += len(block)
+                truncated += count_cut(encoder, kept, prompt, options.get("task"))
+                advance(len(block))
+        return {"rows": rows, "truncated": truncated, "sha256": files.sha256_of(path)}
 
     def blocks(self) -> Iterator[np.ndarray]:
         """All rows in order, a few at a time; CheckpointError if a shard is damaged."""
@@ -264,10 +262,9 @@ class Shards:
             shards = [{"file": path.name, **self._notes[n]} for n, path in enumerate(paths)]
             for shard, path in zip(shards, paths, strict=True) if form != "float32" else ():
                 small = path.with_suffix(f".{form}.npy")
-                with files.writing(small) as partial:
-                    with row_writer(partial, ".npy", encoder, form, ranges) as append:
-                        append(np.load(path), ())
-                    shard |= {"file": small.name, "sha256": files.sha256_of(partial)}
+                with row_writer(small, encoder, form, ranges) as append:
+                    append(np.load(path), ())
+                shard |= {"file": small.name, "sha256": files.sha256_of(small)}
             listed = {**self._made_from, "rows": self.sum("rows"), "shards": shards}
             files.write_text(output / FILE, json.dumps(listed, indent=2) + "\n")
             for shard, path in zip(shards, paths, strict=True):
@@ -276,10 +273,7 @@ class Shards:
                 if shard["file"] != path.name:
                     path.unlink()
             return
-        with (
-            files.writing(output) as path,
-            row_writer(path, output.suffix, encoder, form, ranges) as append,
-        ):
+        with row_writer(output, encoder, form, ranges) as append:
             texts = iter(sentences)
             for block in self.blocks():
                 append(block, texts)

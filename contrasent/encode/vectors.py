@@ -25,7 +25,7 @@ def write_ranges(path: Path, blocks: Iterable[np.ndarray]) -> np.ndarray:
     """Write the least and the largest number of each dimension ``(2, D)`` of blocks of rows."""
     ends = [np.stack([block.min(axis=0), block.max(axis=0)]) for block in blocks]
     ranges = np.stack([np.min(ends, axis=0)[0], np.max(ends, axis=0)[1]])
-    with writing(path) as partial, npy_writer(partial, ranges.shape[1]) as append:
+    with npy_writer(path, ranges.shape[1]) as append:
         append(ranges, ())
     return ranges
 
@@ -69,13 +69,13 @@ Vectors = np.ndarray | SmallVectors
 def npy_writer(
     path: Path, width: int, form: str = "float32", ranges: Any = None, *, signed: bool = False
 ) -> Iterator[Append]:
-    """Yield what appends rows to an ``(N, D)`` file, whose header is written at the end.
+    """Yield what appends rows to an ``(N, D)`` file, which is there when the block succeeds.
 
     Signed bytes are those of sentence-transformers' ``int8`` and ``binary``.
     """
     rows, shift = 0, signed and FORMS[form] == "|u1"
     columns, descr = -(-width // 8) if form == "binary" else width, "|i1" if shift else FORMS[form]
-    with path.open("wb") as file:
+    with writing(path) as partial, partial.open("wb") as file:
 
         def write_header() -> None:
             described = {"descr": descr, "fortran_order": False, "shape": (rows, columns)}
@@ -89,7 +89,7 @@ def npy_writer(
 
         write_header()
         yield append
-        file.seek(0)
+        file.seek(0)  # the rows are counted
         write_header()
 
 
@@ -102,7 +102,8 @@ def _parquet_writer(path: Path, encoder: Encoder) -> Iterator[Append]:
     about["fingerprint"] = encoder.fingerprint()
     columns = [("text", pa.string()), ("embedding", pa.list_(pa.float32(), encoder.width))]
     schema = pa.schema(columns, metadata=about)
-    with parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as file:
+    how: Any = {"compression": "zstd", "use_dictionary": False}
+    with writing(path) as partial, parquet.ParquetWriter(partial, schema, **how) as file:
 
         def append(rows: np.ndarray, texts: Iterable[str]) -> None:
             flat = pa.array(np.ascontiguousarray(rows).reshape(-1))
@@ -113,11 +114,9 @@ def _parquet_writer(path: Path, encoder: Encoder) -> Iterator[Append]:
         yield append
 
 
-def row_writer(
-    path: Path, suffix: str, encoder: Encoder, *form: Any
-) -> AbstractContextManager[Append]:
-    """Write ``.npy``, in a form of its numbers, or ``.parquet``."""
-    if suffix == ".npy":
+def row_writer(path: Path, encoder: Encoder, *form: Any) -> AbstractContextManager[Append]:
+    """Write ``.npy``, in a form of its numbers, or ``.parquet``, whole or not at all."""
+    if path.suffix == ".npy":
         return npy_writer(path, encoder.width, *form, signed=True)
     return _parquet_writer(path, encoder)
 

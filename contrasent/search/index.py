@@ -20,6 +20,7 @@ from contrasent.files import recover_folder, refuse_existing, writing_folder
 from contrasent.model.protocol import Encoder, role_options, similarity_of, unit_rows
 from contrasent.options import SearchOptions
 from contrasent.progress import progress_bar
+from contrasent.search import storage
 from contrasent.search.metadata import (
     IndexRows,
     checked_ids,
@@ -30,15 +31,7 @@ from contrasent.search.metadata import (
 )
 from contrasent.search.milvus import MilvusRows, close_milvus, writing_index
 from contrasent.search.nearest import MILVUS, VectorsInfo, kind_for
-from contrasent.search.storage import (
-    EncoderIdentity,
-    IndexManifest,
-    Snapshot,
-    read_manifest,
-    write_manifest,
-    write_segment,
-    write_words,
-)
+from contrasent.search.storage import EncoderIdentity, IndexManifest, Snapshot
 from contrasent.search.words import Hit, WordsInfo
 from contrasent.settings import checked, takes
 
@@ -259,7 +252,7 @@ class Index:
             self._writing() as now,
             progress_bar("indexing", now.texts, shown=show_progress) as advance,
         ):
-            write_manifest(self.folder, now.optimized(kind, advance))
+            storage.write_manifest(self.folder, now.optimized(kind, advance))
 
     def set_words(self, words: WordsInfo) -> None:
         """Take a weight of BM25 for hybrid searches, and write tables of words if there are none.
@@ -269,8 +262,8 @@ class Index:
         with self._writing():
             now = self.snapshot.manifest
             for segment in () if now.words else now.segments:
-                write_words(self.folder, segment.name)
-            write_manifest(self.folder, replace(now, words=words))
+                storage.write_words(self.folder, segment.name)
+            storage.write_manifest(self.folder, replace(now, words=words))
 
     def close(self) -> None:
         """Let other processes open an index in Milvus; this one is of no more use then."""
@@ -434,24 +427,24 @@ def _write_index(
             manifest = MilvusRows.build(partial, manifest, rows, folder)
         else:
             form, manifest = manifest.vectors.form, replace(manifest, vectors=VectorsInfo())
-            first = write_segment(partial, manifest, rows)
+            first = storage.write_segment(partial, manifest, rows)
             kind_for(first.rows, kind or "auto", manifest.similarity, form)
             manifest = replace(manifest, segments=(first,))
             with progress_bar("indexing", first.rows, shown=show_progress) as advance:
                 manifest = Snapshot.open(partial, manifest).built(kind, form, advance)
-        write_manifest(partial, manifest)
+        storage.write_manifest(partial, manifest)
         close_milvus(folder)  # of what is replaced
 
 
 def _opened(folder: Path, last: object = None) -> Snapshot:
-    manifest = read_manifest(folder)
+    manifest = storage.read_manifest(folder)
     if manifest.kind in MILVUS:
         return MilvusRows.open(folder, manifest, last)
     while True:
         try:
             return Snapshot.open(folder, manifest)
         except CheckpointError as error:  # a writer may have replaced files since it was read
-            before, manifest = manifest, read_manifest(folder)
+            before, manifest = manifest, storage.read_manifest(folder)
             if manifest == before:
                 whole = Snapshot.open(folder, replace(manifest, ann=None))
                 warn(f"{error}; until then it is searched exactly")

@@ -27,16 +27,10 @@ import numpy as np
 
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, require_extra
 from contrasent.files import BusyError, beside, exclusive
+from contrasent.search import storage
 from contrasent.search.metadata import IndexRows
 from contrasent.search.nearest import KINDS, best_rows, row_similarities
-from contrasent.search.storage import (
-    LITE,
-    MILVUS_FOLDER,
-    IndexManifest,
-    Snapshot,
-    read_manifest,
-    write_table,
-)
+from contrasent.search.storage import LITE, IndexManifest, Snapshot
 
 _ADDRESS, _TOKEN = "CONTRASENT_MILVUS_URI", "CONTRASENT_MILVUS_TOKEN"
 _CONNECTING, _ANSWERING = 10, 60  # seconds that a server has for it
@@ -75,7 +69,7 @@ class MilvusRows(Snapshot):
             params.add_index("vector", metric_type=metric, **(KINDS[manifest.kind].milvus or {}))
             how = {"index_params": params, "consistency_level": "Strong"}
             opened._call("create_collection", schema=schema, **how)
-            segment = write_table(folder, manifest, opened._inserted(rows))
+            segment = storage.write_table(folder, manifest, opened._inserted(rows))
             opened._call("flush")
         finally:
             close_milvus(folder)
@@ -97,7 +91,7 @@ class MilvusRows(Snapshot):
         [counted] = opened._call("query", filter="row >= 0", output_fields=["count(*)"])
         if _owns(folder, manifest.collection) and int(counted["count(*)"]) != opened.texts:
             with suppress(ConfigError), writing_index(folder):  # else somebody is adding
-                if read_manifest(folder) == manifest:
+                if storage.read_manifest(folder) == manifest:
                     opened._mend()
         return opened
 
@@ -140,7 +134,7 @@ class MilvusRows(Snapshot):
         start, rows = sum(it.rows for it in then.segments[:first]), np.arange(len(self.live))
         rows = np.where(self.live, rows, self.live.argmax())[start:]  # the gone leave their numbers
         old = IndexRows(np.empty(0), self.table.take(rows))
-        segment = write_table(self.folder, then, chain([old], self._inserted(new)))
+        segment = storage.write_table(self.folder, then, chain([old], self._inserted(new)))
         added = np.ones(start + segment.rows - len(self.live), bool)
         given, segments = then.next_number + len(added), (*then.segments[:first], segment)
         return replace(then, segments=segments, given=given), np.append(self.live, added)
@@ -220,7 +214,7 @@ def writing_index(folder: Path, patience: float = 0.1, *, anew: bool = False) ->
     home = folder.resolve()
     with exclusive(folder, patience):
         with suppress(CheckpointError):  # there is no index yet
-            old = read_manifest(home).collection if anew else None
+            old = storage.read_manifest(home).collection if anew else None
             if old not in (None, LITE) and _owns(home, old):
                 beside(home, str(old)).touch()
         try:
@@ -229,7 +223,7 @@ def writing_index(folder: Path, patience: float = 0.1, *, anew: bool = False) ->
             for note in home.parent.glob(f"{escape(beside(home, 'contrasent_').name)}*"):
                 with suppress(OSError, ContrasentError):  # else the next writer does it
                     name = note.suffix[1:]
-                    if not home.exists() or read_manifest(home).collection != name:
+                    if not home.exists() or storage.read_manifest(home).collection != name:
                         _ask(_open_client(folder, name), folder, "drop_collection", name)
                     note.unlink()
 
@@ -241,7 +235,7 @@ def _owns(folder: Path, name: str | None) -> bool:  # and is no copy of the fold
 def close_milvus(folder: Path) -> None:
     """Close the Milvus of an index, if this process has one open: so that others can open it."""
     if lite := sys.modules.get("milvus_lite.server_manager"):
-        lite.server_manager_instance.release_server(str(folder.resolve() / MILVUS_FOLDER))
+        lite.server_manager_instance.release_server(str(folder.resolve() / storage.MILVUS_FOLDER))
 
 
 def _batched(values: Any) -> Iterator[Any]:
@@ -270,7 +264,7 @@ def _open_client(folder: Path, name: str | None) -> Any:
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
     if name == LITE:
         try:
-            return MilvusClient(str(folder.resolve() / MILVUS_FOLDER))
+            return MilvusClient(str(folder.resolve() / storage.MILVUS_FOLDER))
         except ConnectionConfigException as error:
             raise BusyError(
                 f"{folder} cannot be opened: Milvus Lite lets one process at a time use it; end "

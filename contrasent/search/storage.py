@@ -25,31 +25,11 @@ from contrasent.errors import CheckpointError, ConfigError, shown
 from contrasent.files import inside, readable, write_text, writing
 from contrasent.model.protocol import Conventions, Encoder
 from contrasent.options import SearchOptions
+from contrasent.search import nearest as knn
+from contrasent.search import words as bm25
 from contrasent.search.metadata import COLUMNS, IndexRows, Kind, matching_rows, typed
-from contrasent.search.nearest import (
-    KINDS,
-    MILVUS,
-    Ann,
-    AnnInfo,
-    Recall,
-    VectorsInfo,
-    kind_for,
-    nearest,
-    recall_beside,
-    row_similarities,
-    split_rows,
-    write_ann,
-)
-from contrasent.search.words import (
-    TABLE,
-    Hit,
-    Ranked,
-    WordIndex,
-    WordsInfo,
-    nearest_by_both,
-    nearest_by_words,
-    word_table,
-)
+from contrasent.search.nearest import KINDS, MILVUS, Ann, AnnInfo, Recall, VectorsInfo, kind_for
+from contrasent.search.words import Hit, Ranked, WordIndex, WordsInfo
 
 MILVUS_FOLDER, LITE = "milvus.db", "texts"  # of an index in Milvus Lite, and its collection
 _COLLECTION = rf"^({LITE}|contrasent_\d+_[0-9a-f]{{16}})$"
@@ -224,11 +204,9 @@ def write_segment(
     ranges: np.ndarray | None = None,
 ) -> Segment:
     """Write rows as the files of the segment that the next write of a manifest adds."""
-    name, form, width = f"{manifest.writes:06d}", manifest.vectors.form, manifest.encoder.width
-    with (
-        writing(folder / _VECTORS.format(name)) as path,
-        npy_writer(path, width, form, ranges) as append,
-    ):
+    path = folder / _VECTORS.format(f"{manifest.writes:06d}")
+    form, width = manifest.vectors.form, manifest.encoder.width
+    with npy_writer(path, width, form, ranges) as append:
 
         def appended() -> Iterator[IndexRows]:
             for block in blocks:
@@ -264,7 +242,7 @@ def write_words(folder: Path, name: str) -> None:
     from pyarrow import feather
 
     column = _read_table(folder / _TABLE.format(name), ["text"]).column(0)
-    table = word_table(text for chunk in column.chunks for text in chunk.to_pylist())
+    table = bm25.word_table(text for chunk in column.chunks for text in chunk.to_pylist())
     how: Any = {"compression": "uncompressed", "chunksize": len(table)}  # whole, to be mapped
     with writing(folder / _WORDS.format(name)) as path:
         feather.write_feather(table, str(path), **how)
@@ -303,7 +281,7 @@ class Snapshot:
         columns = manifest.columns
         tables = [_read_table(folder / _TABLE.format(it.name), columns, it.rows) for it in parts]
         with_words = parts if manifest.words else ()
-        words = [_read_table(folder / _WORDS.format(it.name), TABLE) for it in with_words]
+        words = [_read_table(folder / _WORDS.format(it.name), bm25.TABLE) for it in with_words]
         ann = None if manifest.ann is None else Ann.open(folder, manifest.ann)
         return cls(folder, manifest, vectors, pa.concat_tables(tables), live, ann, words, ranges)
 
@@ -332,7 +310,7 @@ class Snapshot:
             live = live & matching_rows(self.table, how.filter)
         by_words = (self.words.scores_of(text) * live for text in texts)
         if queries is None or how.mode == "words":
-            ranked = [nearest_by_words(scores, how.top_k) for scores in by_words]
+            ranked = [bm25.nearest_by_words(scores, how.top_k) for scores in by_words]
         else:
             is_hybrid = how.mode == "hybrid" and live.any()
             least = -inf if how.threshold is None else how.threshold
@@ -342,17 +320,17 @@ class Snapshot:
             if is_hybrid:
                 exact = (partial(self._similarities, it) for it in queries)
                 sides = zip(near, exact, by_words, strict=True)
-                ranked = [nearest_by_both(*side, np.flatnonzero(live), how) for side in sides]
+                ranked = [bm25.nearest_by_both(*side, np.flatnonzero(live), how) for side in sides]
         return [[self._hit(it) for it in rows] for rows in ranked]
 
     def _nearest(
         self, queries: np.ndarray, count: int, live: np.ndarray
     ) -> list[list[tuple[int, float]]]:
         kept = None if live.all() else live
-        return nearest(self.vectors, queries, count, kept, self.ann, self.manifest.similarity)
+        return knn.nearest(self.vectors, queries, count, kept, self.ann, self.manifest.similarity)
 
     def _similarities(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return row_similarities(self.vectors, self.manifest.similarity, query, rows)
+        return knn.row_similarities(self.vectors, self.manifest.similarity, query, rows)
 
     def _hit(self, ranked: Ranked) -> Hit:
         [cells] = self.table.slice(ranked.row, 1).to_pylist()
@@ -371,7 +349,7 @@ class Snapshot:
 
     def vectors_at(self, rows: Sequence[int]) -> np.ndarray:
         """The vectors ``(n, D)`` of rows, which are sorted."""
-        of_each = split_rows(map(len, self.vectors), np.array(rows, int))
+        of_each = knn.split_rows(map(len, self.vectors), np.array(rows, int))
         return np.concatenate([part[own] for part, own in zip(self.vectors, of_each, strict=True)])
 
     def blocks(self, first: int = 0) -> Iterator[IndexRows]:
@@ -434,15 +412,13 @@ class Snapshot:
         blocks = np.split(full, range(_BLOCK, len(full), _BLOCK))
         if form == "int8":
             ranges = write_ranges(self.folder / _RANGES, blocks)
-        with (
-            writing(self.folder / _VECTORS.format(segment.name)) as path,
-            npy_writer(path, full.shape[1], form, ranges) as append,
-        ):
+        path = self.folder / _VECTORS.format(segment.name)
+        with npy_writer(path, full.shape[1], form, ranges) as append:
             for block in blocks:
                 append(block, ())
         manifest = replace(self.manifest, vectors=VectorsInfo(form))
         small = Snapshot.open(self.folder, manifest)
-        recall_of = recall_beside(self.vectors, manifest.similarity)
+        recall_of = knn.recall_beside(self.vectors, manifest.similarity)
         then = small.optimized(kind, on_rows, recall_of)
         recall = then.ann.recall if then.ann else recall_of(small.vectors, None)
         return replace(then, vectors=VectorsInfo(form, recall))
@@ -470,5 +446,5 @@ class Snapshot:
         if chosen == "flat":
             return manifest
         number, rows = manifest.next_write, whole.vectors
-        ann = write_ann(rows, chosen, self.folder, number, on_rows, similarity, recall_of)
+        ann = knn.write_ann(rows, chosen, self.folder, number, on_rows, similarity, recall_of)
         return replace(manifest, ann=ann, writes=number)
