@@ -240,7 +240,12 @@ def _batches(count: int, settings: FlowSettings) -> list[np.ndarray]:
 def _whitening(
     encoder: SentenceEncoder, text: FittingText, settings: WhiteningSettings, how: How
 ) -> Fit:
-    transforms.require_enough(len(text), settings.dimensions, encoder.width)
+    sentences, wanted = len(text), settings.dimensions or encoder.width
+    if sentences <= wanted or wanted > encoder.width:
+        raise DataError(
+            f"{sentences} sentences have a covariance of rank {max(sentences - 1, 0)} at most, the "
+            f"encoder {encoder.width} dimensions: too few to whiten {wanted} (--dimensions)"
+        )
     moments = Moments(encoder.width)
     for rows in finite_rows(encoder, text, *how):
         moments.add(rows)

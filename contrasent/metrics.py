@@ -63,18 +63,16 @@ def all_similarities(name: str, first: NDArray[Any], second: NDArray[Any]) -> ND
 
 def spearman(scores: ArrayLike, gold: ArrayLike) -> float:
     """Spearman's rank correlation of two columns ``(N,)``; equal numbers share their mean rank."""
-    a, b = _columns(scores, gold)
     from scipy.stats import spearmanr
 
-    return float(spearmanr(a, b).statistic)
+    return float(spearmanr(*_columns(scores, gold)).statistic)
 
 
 def pearson(scores: ArrayLike, gold: ArrayLike) -> float:
     """Pearson's correlation of two columns ``(N,)``, with the errors of :func:`spearman`."""
-    a, b = _columns(scores, gold)
     from scipy.stats import pearsonr
 
-    return float(pearsonr(a, b).statistic)
+    return float(pearsonr(*_columns(scores, gold)).statistic)
 
 
 def spectrum(embeddings: ArrayLike) -> Vector:

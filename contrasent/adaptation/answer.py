@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import TypeAdapter
 
-from contrasent import evaluation
+from contrasent import evaluation, report
 from contrasent.adaptation.rungs import (
     CANDIDATES,
     FIXED,
@@ -38,16 +38,7 @@ from contrasent.files import remove_folder, write_text
 from contrasent.model import MaskedLm, SentenceEncoder, is_sentence_encoder, load_encoder
 from contrasent.options import AdaptOptions
 from contrasent.recipe import load_recipe
-from contrasent.report import (
-    Cell,
-    Contents,
-    Table,
-    judgement_tables,
-    number,
-    score,
-    suite_tables,
-    write_report,
-)
+from contrasent.report import Cell, Contents, Table
 from contrasent.search import load_reranker
 from contrasent.settings import EncoderSettings, EvaluationSettings, checked, refuse_unused, takes
 from contrasent.training import BeforeAndAfter, dev_task, metric_name, score_result, start_encoder
@@ -189,22 +180,22 @@ class Adaptation:
     @property
     def tables(self) -> list[Table]:
         """The start on the text, what was tried, and what came of it."""
-        tables = judgement_tables(self.judgement)[:1] if self.judgement else []
+        tables = report.judgement_tables(self.judgement)[:1] if self.judgement else []
         tables += [self._tried] * bool(self.trials)
         if self.scores.tasks is not None:
-            tables += suite_tables(self.scores.tasks, self.scores.rows)
+            tables += report.suite_tables(self.scores.tasks, self.scores.rows)
         return tables
 
     @property
     def _tried(self) -> Table:
         start, empty = self.start_score, Cell("")
         described = f"{self.layers} of its layers" if self.layers else "the encoder as it comes"
-        rows = [(Cell("start"), Cell(described), empty, score(start), empty)]
+        rows = [(Cell("start"), Cell(described), empty, report.score(start), empty)]
         for it in self.trials:
             gain = None if it.score is None or start is None else it.score - start
             about = Cell(it.failure or CANDIDATES[it.candidate].description)
-            numbers = number(it.steps, 0), score(it.score), score(gain, sign="+")
-            rows.append((Cell(it.candidate), about, *numbers))
+            reached = report.number(it.steps, 0), report.score(it.score)
+            rows.append((Cell(it.candidate), about, *reached, report.score(gain, sign="+")))
         heading = f"dev {metric_name(self.dev_metric)}"
         headings = ("tried", "what it trains on", "steps", heading, "gain")
         return Table(
@@ -226,7 +217,7 @@ class Adaptation:
             tables=(self._tried,) if self.trials else (),
             queries=judged.queries if judged else (),
         )
-        write_report(folder / REPORT, contents)
+        report.write_report(folder / REPORT, contents)
 
 
 def _finish(rungs: Rungs, why: str) -> Adaptation:

@@ -26,7 +26,9 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import INFO_FILE, are_words, resolve, write_card
 from contrasent.model.protocol import ROLES, Conventions, Encoder, EncodingOptions
 from contrasent.model.weights import SAFE, read_tensors
+from contrasent.options import Loading
 from contrasent.progress import sentence_progress
+from contrasent.settings import checked, takes
 
 _MODEL2VEC_TOKENS = 512
 _TABLES = ("embedding.weight", "embeddings")  # sentence-transformers', and model2vec's
@@ -355,16 +357,8 @@ class Router(Encoder):
 LoadedEncoder: TypeAlias = SentenceEncoder | LookupEncoder | Router
 
 
-def load_encoder(
-    name: str | Path,
-    *,
-    pooler: str | None = None,
-    head: str | None = None,
-    engine: str = "torch",
-    device: str | None = None,
-    truncate_dim: int | None = None,
-    prompt_name: str | None = None,
-) -> LoadedEncoder:
+@takes(Loading)
+def load_encoder(name: str | Path, *, device: str | None = None, **options: Any) -> LoadedEncoder:
     """Load an encoder of any kind: a transformer, a static table or word vectors.
 
     Args:
@@ -372,12 +366,8 @@ def load_encoder(
             its default route) or a StaticEmbedding, or of model2vec; a ``.txt`` or ``.vec`` file of
             word vectors, gzipped or not, or a folder that ``contrasent fit sif`` made of one; or
             the address of a server, such as ``http://host/v1/embeddings#MODEL``.
-        pooler: of a transformer, as `SentenceEncoder` takes it.
-        head: of a transformer, as there.
-        engine: of a transformer, as there.
-        device: of a transformer, as there.
-        truncate_dim: keep only so many leading dimensions of an embedding.
-        prompt_name: the prompt for every sentence, those that are queries or documents too.
+        device: of a transformer, as `SentenceEncoder` takes it.
+        **options: by name.
 
     Raises:
         ContrasentError: as of `SentenceEncoder`.
@@ -387,7 +377,8 @@ def load_encoder(
         >>> contrasent.load_encoder("glove.6B.300d.txt").encode(["a dog"])  # doctest: +SKIP
     """
     encoder: LoadedEncoder
-    require_engine("torch" if engine == "static" else engine, device)
+    asked = checked(Loading, options)
+    require_engine("torch" if asked.engine == "static" else asked.engine, device)
     if str(name).startswith(("http://", "https://")):
         from contrasent.model.endpoint import EndpointEncoder
 
@@ -396,25 +387,22 @@ def load_encoder(
         encoder = WordEncoder.load(name)
     else:
         folder = resolve(name)
-        options: dict[str, Any] = {"engine": engine, "device": device}
+        how: dict[str, Any] = {"engine": asked.engine, "device": device}
         if st_modules.default_route(folder):
-            encoder = Router.load(folder, **options)
+            encoder = Router.load(folder, **how)
         elif st_modules.is_static(folder):
             encoder = StaticEncoder.load(folder)
         else:
-            encoder = SentenceEncoder.load(folder, pooler=pooler, head=head, **options)
+            encoder = SentenceEncoder.load(folder, pooler=asked.pooler, head=asked.head, **how)
         encoder.name = str(name)
-    for part, asked, used in (
-        ("pooler", pooler, encoder.pooler),
-        ("head", head, encoder.head_name),
-        ("engine", engine, encoder.engine),
-    ):
-        if asked not in (None, "torch", used):
-            raise ConfigError(f"{name} has no {part} {asked}, only {used}: leave it out")
-    if truncate_dim is not None:
-        encoder.truncate_dim = truncate_dim
-    if prompt_name is not None:
-        chosen: dict[str, Any] = {"default_prompt_name": prompt_name, "chosen": True}
+    used = {"pooler": encoder.pooler, "head": encoder.head_name, "engine": encoder.engine}
+    for part, own in used.items():
+        if (other := getattr(asked, part)) not in (None, "torch", own):
+            raise ConfigError(f"{name} has no {part} {other}, only {own}: leave it out")
+    if asked.truncate_dim is not None:
+        encoder.truncate_dim = asked.truncate_dim
+    if asked.prompt_name is not None:
+        chosen: dict[str, Any] = {"default_prompt_name": asked.prompt_name, "chosen": True}
         encoder.conventions = replace(encoder.conventions, **chosen)
     return encoder
 

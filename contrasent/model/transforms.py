@@ -141,15 +141,6 @@ _CONSTANT = 0.02
 have a fixed weighted sum, and some of its components may be constant."""
 
 
-def require_enough(sentences: int, kept: int | None, width: int) -> None:
-    """Raise DataError for more dimensions than the encoder, or a covariance of them, has."""
-    if sentences <= (wanted := kept or width) or wanted > width:
-        raise DataError(
-            f"{sentences} sentences have a covariance of rank {max(sentences - 1, 0)} at most, "
-            f"the encoder {width} dimensions: too few to whiten {wanted} (--dimensions)"
-        )
-
-
 def fit_whitening(moments: Moments, kept: int | None = None) -> tuple[Whitening, int, float]:
     """The whitening, the rank of the covariance, and the share of variance that is kept.
 
@@ -157,7 +148,6 @@ def fit_whitening(moments: Moments, kept: int | None = None) -> tuple[Whitening,
     largest variances; None keeps every direction that is more than noise, if they lack but a few.
     Each column has its largest component above 0.
     """
-    require_enough(moments.count, kept, len(moments.mean))
     variances, directions = np.linalg.eigh(moments.covariance)
     variances, directions = variances[::-1], directions[:, ::-1]
     square_length = float(np.trace(moments.second)) / moments.count
