@@ -44,6 +44,7 @@ from contrasent.training.loop import gradient_norm, optimizer_of, set_rate, upda
 _REMEDY = "name another folder with --output, or remove it"
 _AT_ONCE = 8192  # sentences that are embedded at a time
 _MEASURED = 2048  # sentences that the likelihood, or a static table, is measured on
+_MAP_RIDGE = 0.01  # without it, a map fits the noise of about as many sentences as dimensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,20 +279,22 @@ def _static(encoder: SentenceEncoder, text: FittingText, settings: StaticSetting
     held = np.linspace(0, count - 1, min(-(-count // 20), _MEASURED)).astype(int)
     measured = shares[held]
     shares.data[np.repeat(np.isin(np.arange(count), held), np.diff(shares.indptr))] = 0
-    square, product = np.zeros((2, encoder.width, encoder.width))
+    square, product = _MAP_RIDGE * np.eye(encoder.width), np.zeros((encoder.width, encoder.width))
     for start in range(0, count, _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         unit_rows(wanted[part])
         means = (shares[part] @ alone).astype(np.float64)
         square += means.T @ means
         product += means.T @ wanted[part]
-    mapped = alone @ np.linalg.lstsq(square, product)[0].astype(np.float32)
+    mapped = alone @ np.linalg.solve(square, product).astype(np.float32)
     with progress_bar("fitting: dimension", encoder.width, shown=how[1]) as advance:
         table = transforms.fit_rows(shares, wanted, mapped, settings.ridge, advance)
-    cosine = float((unit_rows(measured @ table.numpy()) * wanted[held]).sum(axis=1).mean())
+    near = (unit_rows(measured @ it) * wanted[held] for it in (table.numpy(), alone))
+    cosine, unfitted = (float(it.sum(axis=1).mean()) for it in near)
     facts = {"ridge": settings.ridge, "held_out": len(held), "held_out_cosine": cosine}
     static = StaticEncoder(tokenizer, table, name=encoder.name)
-    return static, f"static table of {len(table)} word pieces", facts
+    no_use = "" if cosine > unfitted else " (no use: no nearer than unfitted; give more text)"
+    return static, f"static table of {len(table)} word pieces{no_use}", facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,8 +390,7 @@ class ReproduceCommand(options.DataFolder, options.OnDevice, options.Replacing):
             notes = ("\n".join(wrap(note, 100, break_on_hyphens=False)) for note in overview.notes)
             _show("\n".join((overview.markdown(), *(f"{note}\n" for note in notes))))
         elif what == "verdicts":
-            filled = reproduce.fill_tables(request, chosen, self.output)
-            _show(reproduce.verdicts_document(filled))
+            _show(reproduce.verdicts_document(reproduce.fill_tables(request, chosen, self.output)))
         else:
             filled = reproduce.reproduce_tables(
                 request, chosen, self.output, app.tell, jobs=self.jobs, overwrite=self.overwrite

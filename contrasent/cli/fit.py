@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from contrasent import options
-from contrasent.cli.app import print_facts, print_json, say, tell
+from contrasent.cli.app import print_facts, say, tell
 from contrasent.errors import ConfigError
 from contrasent.files import read_json, refuse_existing
 from contrasent.serve import McpOptions, ServeOptions
@@ -137,9 +137,8 @@ class ExportCommand(options.Named, options.Pooling, options.AsJson, options.Repl
                 refuse_existing(self.output, "pass --overwrite to replace it")
             document = load_encoder(self.model, pooler=self.pooler, head=self.head, device="cpu")
             Router(load_encoder(self.query, device="cpu"), document).save(self.output)
-            tell(f"{self.output}: queries by {self.query}, documents by {self.model}")
-            if self.json:
-                print_json({"output": str(self.output), "format": "router"})
+            lines = [f"{self.output}: queries by {self.query}, documents by {self.model}"]
+            print_facts({"output": str(self.output), "format": "router"}, lines, json=self.json)
             return
         if self.format is None or self.query is not None:
             raise ConfigError("give --format, or for a Router --query without --tolerance")

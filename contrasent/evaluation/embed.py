@@ -148,8 +148,7 @@ class EncoderUse:
     ) -> EncoderUse:
         """The use of an encoder, or of the one of a name, in a precision as it resolves it."""
         found: Any = model.encoder_of(encoder, **loading)
-        precision = getattr(found, "resolve_precision", str)(precision)
-        return cls(found, precision, seed, show_progress)
+        return cls(found, getattr(found, "resolve_precision", str)(precision), seed, show_progress)
 
     @classmethod
     def by(

@@ -16,6 +16,7 @@ from helpers.tiny_glove import vectors_of, write_vectors
 from sentence_transformers import SentenceTransformer
 
 import contrasent
+from contrasent import fitting
 from contrasent.data.word_vectors import read_frequencies
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.fitting import FITTERS, _batches, fit_flow, fit_sif, open_fitting_text, word_weights
@@ -353,6 +354,21 @@ def test_the_command_saves_an_encoder_for_every_command(glove, corpus, sentences
     assert "SIF with a 0.001" in " ".join(shown.split())
 
 
+def test_a_static_table_that_is_no_use_is_told_and_few_sentences_do_not_make_one(
+    encoder, text_file, tmp_path, monkeypatch
+):
+    encoder.save(tmp_path / "encoder")
+    lines = text_file.read_text().splitlines()
+    text_file.write_text("\n".join(lines[:17]))  # 16 to fit on, as many as dimensions
+    fit("static", tmp_path / "encoder", text_file, tmp_path / "table")
+    kept = json.loads((tmp_path / "table" / "contrasent.json").read_text())["transform"]
+    monkeypatch.setattr(fitting, "_MAP_RIDGE", 1e-12)
+    said = fit("static", tmp_path / "encoder", text_file, tmp_path / "worse")
+    worse = json.loads((tmp_path / "worse" / "contrasent.json").read_text())["transform"]
+    assert kept["held_out_cosine"] > worse["held_out_cosine"]
+    assert "no use: no nearer than unfitted" in said.out and "no use" in worse["described"]
+
+
 def test_a_static_table_is_the_ridge_regression_of_embeddings(encoder, text_file, tmp_path):
     encoder.save(tmp_path / "encoder")
     said = fit("static", tmp_path / "encoder", text_file, tmp_path / "table", "--ridge", "0.05")
@@ -370,7 +386,8 @@ def test_a_static_table_is_the_ridge_regression_of_embeddings(encoder, text_file
     wanted = encoder.encode(sentences, precision="fp32", normalize=True).astype("f8")
     used = [row for row in range(150) if row not in held_out]
     x, y = shares[used], wanted[used]
-    start = alone @ np.linalg.lstsq(x @ alone, y)[0]
+    means = x @ alone
+    start = alone @ np.linalg.solve(means.T @ means + 0.01 * np.eye(16), means.T @ y)
     rows = np.linalg.solve(x.T @ x + 0.05 * np.eye(len(start)), x.T @ y + 0.05 * start)
     table = load_encoder(tmp_path / "table")
     assert table.table.numpy() == pytest.approx(rows, abs=1e-3)
@@ -381,6 +398,7 @@ def test_a_static_table_is_the_ridge_regression_of_embeddings(encoder, text_file
     assert (found["held_out"], found["name"], found["ridge"]) == (8, "static", 0.05)
     assert found["held_out_cosine"] == pytest.approx(cosine, abs=1e-4)
     assert f"held_out_cosine: {found['held_out_cosine']}" in said.err
+    assert "no use" not in said.out + found["described"]
     theirs = SentenceTransformer(str(tmp_path / "table"), device="cpu").encode(sentences)
     assert theirs == pytest.approx(table.encode(sentences), abs=1e-6)
     again = contrasent.fit(encoder, "static", data=text_file, ridge=0.05)
