@@ -22,7 +22,7 @@ from contrasent.data.rows import (
     as_text,
     open_rows_of,
     open_source,
-    require_text,
+    require_cell,
     score_of,
     scores_of,
 )
@@ -113,7 +113,7 @@ class Examples:
     def _text(self, cell: Any, where: str) -> str:
         if self.with_ids and isinstance(cell, int) and not isinstance(cell, bool):
             return str(cell)
-        require_text(cell, where)
+        require_cell(cell, where)
         return (cell or "").strip()
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:

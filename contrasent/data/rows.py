@@ -337,11 +337,11 @@ def scores_of(cell: Any, where: str, count: int) -> list[float]:
 
 def as_text(cell: Any, where: str) -> str:
     """The sentence in a cell, with one space wherever there is white space; empty for a null."""
-    require_text(cell, where)
+    require_cell(cell, where)
     return " ".join(cell.split()) if cell else ""
 
 
-def require_text(cell: Any, where: str) -> None:
+def require_cell(cell: Any, where: str) -> None:
     """Make sure that a cell is null or text that can be written as UTF-8."""
     is_text = cell is None or isinstance(cell, str)
     if is_text and (not cell or cell.isascii() or not re.search("[\ud800-\udfff]", cell)):

@@ -18,7 +18,7 @@ import numpy as np
 from contrasent import model
 from contrasent.data.columns import ColumnMap, choose_columns
 from contrasent.data.readers import CONTROL, without_markup
-from contrasent.data.rows import open_source, require_text
+from contrasent.data.rows import open_source, require_cell
 from contrasent.encode.shards import FILE
 from contrasent.errors import ConfigError, DataError, first_line, require_extra, warn
 from contrasent.files import recover_folder, sha256_of
@@ -262,5 +262,5 @@ def _table_rows(path: Path, kind: str, columns: str | None) -> Iterator[Section]
     names = [f"row_{name}" if name in _OURS else name for name in rows.names[1:]]
     for where, (text, *cells) in rows.rows():
         for cell in (text, *map(str, (*names, *cells))):
-            require_text(cell, where)
+            require_cell(cell, where)
         yield "", (text or "").strip(), dict(zip(names, cells, strict=True))
