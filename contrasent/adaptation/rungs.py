@@ -7,11 +7,11 @@ left (successive halving, Jamieson and Talwalkar 2016), all as long as they were
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ TRAIN, LISTS = "train.txt", "lists.jsonl"
 _TIME_SHARES, _EVALUATIONS = (0.3, 0.3, 0.4), (1, 1, 3)
 """Of the time that is left, for each rung of the search; and how often a trial is evaluated."""
 _FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS = 10, 3, 3
+_LONGER = 1.2
+"""Times the steps that it had, a candidate is trained again."""
 _LISTED, _TIMED_LISTS, _LISTS_SHARE = 8, 16, 0.1
 """Candidates of a query; queries that are timed; of the time, what a teacher has for all."""
 _GRACE = 1.05
@@ -76,6 +78,7 @@ class Ground:
     why: str = ""  # nothing is trained
     ended: bool = False  # it does not go on
     candidates: list[str] = field(default_factory=list)  # names of what is tried
+    left_out: list[str] = field(default_factory=list)  # of those that found no time so far
     max_tokens: int = 32  # of a line of the text, in training
     depth: int = 0  # layers of the encoder
     lines: int = 0  # that are trained on
@@ -215,46 +218,65 @@ class Rungs:
             lists = self.ground.lists if CANDIDATES[name].needs == "lists" else 0
             epoch = -(-(lists or self.ground.lines) // recipe.train.batch_size)
             fixed, step = self._cost(name, _EVALUATIONS[rung])
-            count = int((seconds / len(names) - fixed) / step)
-            steps[name] = min(count, _MOST_EPOCHS * epoch) if count >= _FEWEST_STEPS else 0
+            fitting = int((seconds / len(names) - fixed) / step)
+            steps[name] = min(fitting, _MOST_EPOCHS * epoch) if fitting >= _FEWEST_STEPS else 0
         return steps
 
-    def _choose(self) -> None:
-        names, out, left = self.ground.candidates, list[str](), self.seconds_left
-        while len(names) > 1 and not all(self._steps(names, _TIME_SHARES[0] * left, 0).values()):
-            out.insert(0, names.pop())
-        minutes = self.options.minutes
-        if out:
-            logger.warning("%g minutes leave no time for %s", minutes, ", ".join(out))
-        if len(names) == 1 and not self._steps(names, left, self.last)[names[0]]:
+    def _choose(self, names: list[str]) -> None:
+        """Take the first of these candidates, as many as there is time for."""
+        ground, left, many = self.ground, self.seconds_left, len(names)
+        while many > 1 and not all(self._steps(names[:many], _TIME_SHARES[0] * left, 0).values()):
+            many -= 1
+        ground.candidates, ground.left_out = names[:many], names[many:]
+        if many == 1 and not self._steps(names[:1], left, self.last)[names[0]]:
             fixed, step = self._cost(names[0], _EVALUATIONS[self.last])
+            minutes = self.options.minutes
             enough = minutes + (fixed + 2 * _FEWEST_STEPS * step - left) / 60
             raise ConfigError(
                 f"{minutes:g} minutes leave no time for {names[0]}; {enough:.1f} are enough for it"
             )
 
     def _plan(self) -> Iterator[Settings]:
-        ground = self.ground
+        """The trials of a search, which begins anew where it took less time than was measured."""
+        ground, rungs = self.ground, len(_EVALUATIONS)
         if not ground.rungs:
-            self._choose()
+            self._choose(ground.candidates)
+            if out := ", ".join(ground.left_out):
+                logger.warning("%g minutes leave no time for %s", self.options.minutes, out)
+        for first in count(0, rungs):
+            names = yield from self._halve(first)
+            if first + rungs == len(ground.rungs):
+                names += ground.left_out
+                trials = self.search.state.trials
+                if not names or all(trial.settings["rung"] < first for trial in trials):
+                    return
+                try:
+                    self._choose(names)
+                except ConfigError:  # the time is over
+                    return
+
+    def _halve(self, first: int) -> Generator[Settings, None, list[str]]:
+        ground = self.ground
         names = ground.candidates
-        for rung, evaluations in enumerate(_EVALUATIONS):
+        for stage, evaluations in enumerate(_EVALUATIONS):
+            rung = first + stage
             if rung == len(ground.rungs):
-                share = _TIME_SHARES[rung] / sum(_TIME_SHARES[rung:])
-                alone = len(names) == 1 and rung < self.last  # it gets the rest of the time
-                steps = {} if alone else self._steps(names, share * self.seconds_left, rung)
+                share = _TIME_SHARES[stage] / sum(_TIME_SHARES[stage:])
+                alone = len(names) == 1 and stage < self.last  # it gets the rest of the time
+                steps = {} if alone else self._steps(names, share * self.seconds_left, stage)
                 ground.rungs.append(steps)
                 self.save()
-            for name, count in ground.rungs[rung].items():
+            for name, steps in ground.rungs[rung].items():
                 before = self._latest(name)
-                if before is None or (before.score is not None and before.steps < count):
-                    every = -(-count // evaluations)
-                    yield {"candidate": name, "rung": rung, "steps": count, "every": every}
+                if before is None or (before.score is not None and _LONGER * before.steps <= steps):
+                    every = -(-steps // evaluations)
+                    yield {"candidate": name, "rung": rung, "steps": steps, "every": every}
             if ground.rungs[rung]:
                 trials = [it for it in map(self._latest, names) if it and it.score is not None]
                 trials.sort(key=lambda trial: -(trial.score or 0.0))
-                keep = 1 if rung == self.last - 1 else (len(trials) + 1) // 2
+                keep = 1 if stage == self.last - 1 else (len(trials) + 1) // 2
                 names = [trial.candidate for trial in trials[:keep]]
+        return names
 
     def _latest(self, name: str) -> Trial | None:
         return {it.candidate: it for it in self.search.state.trials}.get(name)

@@ -15,7 +15,7 @@ from contrasent.adaptation import answer as adapting
 from contrasent.adaptation import rungs as searching
 from contrasent.adaptation.answer import Text
 from contrasent.adaptation.rungs import CANDIDATES
-from contrasent.adaptation.trials import Search, State
+from contrasent.adaptation.trials import Search, State, Trial
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.evaluation import NEARER, proxy
 from contrasent.model.encoder import SentenceEncoder
@@ -358,10 +358,42 @@ def test_time_is_shared_by_what_a_trial_was_measured_to_take(tmp_path, monkeypat
     frozen = {name: recipe.encoder.freeze_layers for name, recipe in recipes.items()}
     assert {name: layers for name, layers in frozen.items() if layers} == {"last-layers": 3}
     rungs.began -= 59 * 60
-    rungs._choose()
+    rungs._choose(ground.candidates)
+    assert [*ground.candidates, *ground.left_out] == [*CANDIDATES]
     rungs.began -= 60
     with pytest.raises(ConfigError, match=r"60 minutes leave no time for distil; 60\.\d"):
-        rungs._choose()
+        rungs._choose(ground.candidates)
+
+
+@pytest.mark.parametrize(("slower", "tried_at_first"), [(1, 4), (6, 1)])
+def test_the_time_is_used_though_the_machine_was_busy_when_it_was_measured(
+    slower, tried_at_first, tmp_path, monkeypatch, tiny_bert
+):
+    names, minutes = ["dropout", "crops", "tsdae", "lora"], 8
+    monkeypatch.undo()
+    monkeypatch.setattr(searching.time, "monotonic", lambda: now)
+    now = 0.0
+    state = State({}, {"candidates": names, "lines": 100_000, "depth": 6, "dev": ["dev-halves"]})
+    options = AdaptOptions(encoder=str(tiny_bert), data="text.txt", minutes=minutes)
+    rungs = searching.Rungs(Search(tmp_path, state, {}), options, {}, now)
+    ground, following = rungs.ground, None
+    ground.step_seconds, ground.score_seconds = 0.5 * slower, 1.0 * slower
+    ground.other_seconds = 5.0 * slower
+    for settings in rungs._plan():
+        assert following in (None, settings)  # as a search that goes on would choose
+        if not state.trials:
+            assert len(ground.candidates) == tried_at_first
+        fixed, step = 8.0, 0.5 * CANDIDATES[settings["candidate"]].cost
+        seconds = fixed + step * settings["steps"]
+        now += seconds
+        score = 0.5 + 0.001 * settings["steps"] - 0.1 * names.index(settings["candidate"])
+        state.trials.append(Trial(len(state.trials), settings, score, seconds=seconds))
+        rungs._learn(state.trials[-1])
+        resumed = searching.Rungs(Search(tmp_path, state, {}), options, {}, now)
+        following = next(resumed._plan(), "nothing")
+    assert following == "nothing"
+    assert len({trial.candidate for trial in state.trials}) > 1
+    assert 0.7 * 60 * minutes < now < 1.05 * 60 * minutes
 
 
 def test_documents_stay_whole(tmp_path):

@@ -72,7 +72,7 @@ def test_training(raced):
     for entry in result.entries:
         assert [values["sentences"] for values in entry.rounds] == [4, 4]
         assert 0.9 < sum(entry.kinds.values()) <= 1.01
-        assert entry.versions["torch"] == torch.__version__
+        assert torch.__version__.split("+")[0] == entry.versions["torch"].split("+")[0]
     # 4 sentences of 6 tokens ([CLS] the dog runs . [SEP]), two views each, in every round.
     assert result.flops[0] == result.flops[1] > 0
     assert all(peak["bf16"] > 0 < peak["fp32"] for peak in result.peaks)
