@@ -137,8 +137,6 @@ def pretrain(
         start, options["output"] = output / "start", output / "run"
         keep = {"resume": chosen.resume, "overwrite": chosen.overwrite}
         check_run(recipe, options["output"], **keep)
-        if start.exists() and not any(keep.values()):
-            raise ConfigError(f"{start} is there: --resume goes on, --overwrite begins anew")
         if not (start.exists() and chosen.resume):
             columns, sources = recipe.data.columns, recipe.data.sources.values()
             opened = [open_examples(it.file, it.columns or columns) for it in sources]

@@ -113,18 +113,37 @@ def remove_folder(path: str | Path) -> None:
 def refuse_existing(path: str | Path, remedy: str) -> None:
     """Refuse a file, or a folder that is not empty; ``remedy`` ends the message."""
     path = Path(path)
-    if path.is_dir() and not any(path.iterdir()):
-        return
-    if path.exists():
+    is_free = not any(path.iterdir()) if path.is_dir() else not path.exists()
+    if not is_free:
         tidy_lock(path)
-        raise ConfigError(f"{path} exists already; {remedy}")
+    _refuse(path, "" if is_free else f"exists already; {remedy}")
 
 
 def refuse_existing_file(*paths: str | Path | None, overwrite: bool) -> None:
-    """Refuse folders, and files that are not to be replaced."""
+    """Refuse folders, files that are not to be replaced, and those that cannot be written."""
     for path in (Path(it) for it in paths if it is not None):
-        if path.is_dir() if overwrite else path.exists():
-            raise ConfigError(f"{path} exists already; name another file or add --overwrite")
+        exists = path.is_dir() if overwrite else path.exists()
+        _refuse(path, "exists already; name another file or add --overwrite" * exists)
+
+
+def _refuse(path: Path, problem: str) -> None:
+    home = next(it for it in path.absolute().parents if os.path.exists(it))  # noqa: PTH110
+    if not (home.is_dir() and os.access(home, os.W_OK)):
+        problem = f"cannot be written: {home} is no folder that may be written to"
+    if problem:
+        raise ConfigError(f"{path} {problem}")
+
+
+def listed(value: Any) -> Any:
+    """Return the parts of a text between commas; the path of a file or folder stays whole."""
+    pieces, parts = value.split(",") if isinstance(value, str) else [], list[str]()
+    while pieces:
+        many = len(pieces)
+        while many > 1 and not os.path.exists(",".join(pieces[:many])):  # noqa: PTH110
+            many -= 1
+        parts.append(",".join(pieces[:many]).strip())
+        pieces = pieces[many:]
+    return [part for part in parts if part] if isinstance(value, str) else value
 
 
 def inside(root: str | Path, name: object) -> Path:
@@ -250,6 +269,7 @@ def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]
 
     BusyError if somebody else still has it after ``patience`` seconds.
     """
+    _refuse(Path(folder), "")
     with _locked(beside(Path(folder).resolve(), "lock"), folder, patience):
         sweep(Path(folder))
         yield

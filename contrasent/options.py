@@ -11,18 +11,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
 
+from contrasent.files import listed
 from contrasent.settings import ARGUMENT, EncoderSettings, Spelling, TrainSettings, settings
 
+Listed = Annotated[Sequence[str], BeforeValidator(listed), AfterValidator(tuple)]  # by commas
 
-def _listed(value: object) -> object:
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
-
-
-Listed = Annotated[Sequence[str], BeforeValidator(_listed), AfterValidator(tuple)]  # by commas
-
-Seeds = Annotated[Sequence[NonNegativeInt], BeforeValidator(_listed), AfterValidator(dict.fromkeys)]
+Seeds = Annotated[Sequence[NonNegativeInt], BeforeValidator(listed), AfterValidator(dict.fromkeys)]
 """Seeds, each once."""
 
 Precision = Literal["auto", "bf16", "fp32", "int8"]  # each encoder has some, and says which

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,6 +13,7 @@ import yaml
 from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError, field_validator
 
 from contrasent.errors import ConfigError, pick, shown
+from contrasent.files import listed
 from contrasent.settings import (
     EncoderSettings,
     EvaluationSettings,
@@ -258,17 +258,25 @@ def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> Recipe:
 
 
 def _parse(value: Any, kind: str) -> Any:
-    """Read a text as YAML; a folder called 2024 stays text, ``a,b`` is a list where one is due."""
+    """Read a text as YAML, or as a list where one is due; a name, path or prompt is as it stands.
+
+    Where a setting takes text, YAML are quoted texts, ``null``, and a list of sources.
+    """
     if not isinstance(value, str):
         return value
     if "list[" in kind and value != "null" and value[:1] != "[":
-        return [part.strip() for part in value.split(",")]
+        return listed(value)
+    kinds, quoted, in_brackets = kind.split(" | "), value[:1] in ("'", '"'), value[:1] in ("[", "{")
+    is_null = value == "null" and "None" in kinds
+    are_sources = in_brackets and "Sequence" in kind and not Path(value).exists()
+    if "str" in kinds and not (quoted or is_null or are_sources):
+        return value
     try:
         read = yaml.safe_load(value)
     except yaml.YAMLError:
         return value
-    stays = "str" in kind.split(" | ") and isinstance(read, bool | int | float | date)
-    return value if stays else read
+    is_name = not kind and isinstance(read, str | list | dict) and not (quoted or in_brackets)
+    return value if is_name else read
 
 
 def overrides_in(

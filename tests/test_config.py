@@ -165,12 +165,22 @@ def test_every_setting_is_explained(kind):
         ("encoder.name", "2024", "2024"),
         ("data.file", "2024-05-01", "2024-05-01"),
         ("data.file", "[odd", "[odd"),
+        ("data.file", "a: b #1.txt", "a: b #1.txt"),
+        ("encoder.name", "pr #2", "pr #2"),
+        ("encoder.prompt", "query: ", "query: "),
+        ("encoder.prompt", "'null'", "null"),
+        ("encoder.prompt", "null", None),
     ],
 )
 def test_overrides_are_read_as_yaml(dotted, text, value):
     section, key = dotted.split(".")
     recipe = load_recipe("unsup-simcse", {dotted: text})
     assert getattr(getattr(recipe, section), key) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("a #b", "a #b"), ("- a", "- a"), ("null", None)])
+def test_an_encoder_that_an_objective_names_is_as_it_stands(text, value):
+    assert load_recipe("distil", {"objective.teacher": text}).objective["teacher"] == value
 
 
 # Wrong recipes; wrong overrides stand in ``mistakes.txt``

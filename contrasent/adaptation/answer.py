@@ -27,6 +27,7 @@ from contrasent.adaptation.rungs import (
     TRAIN,
     Ground,
     Rungs,
+    require_settings,
     start_pooler,
     teacher_of,
 )
@@ -251,7 +252,7 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
             trained = replace(trained, trained=evaluation.judge(use, folder / held_out, **how))
     judged, left = result.judgement, rungs.seconds_left + ground.final_seconds
     is_open = result.outcome == "start" and "helped" not in result.verdicts
-    if _is_partial(judged) and is_open and ground.ended and left > _JUDGED:
+    if _is_partial(judged) and is_open and not rungs.stopped and left > _JUDGED:
         use, words = _use(start, rungs.options.device), left * ground.words_a_second
         with suppress(KeyboardInterrupt):
             result = replace(result, judgement=_judge(use, rungs.options, words))
@@ -464,10 +465,10 @@ def adapt(
     overrides = json.loads(json.dumps(dict(settings or {}), default=str))  # as the state keeps it
     for key in FIXED.keys() & overrides.keys():
         raise ConfigError(f"the search itself sets {key}; give {FIXED[key]} instead")
-    load_recipe("unsup-simcse", overrides)  # refuses what is no setting
+    require_settings(asked, overrides)
     if chosen.reranker:
         load_reranker(chosen.reranker, chosen.device)
-    free = ("output", "device", "resume", "overwrite", "test")
+    free = ("output", "device", "minutes", "resume", "overwrite", "test")
     request = {k: v for k, v in vars(chosen).items() if k not in free} | {"settings": overrides}
     run_options = {"device": chosen.device, "show_progress": show_progress}
 

@@ -26,7 +26,7 @@ from contrasent.model import are_words, is_sentence_encoder, load_encoder
 from contrasent.options import AdaptOptions
 from contrasent.recipe import Recipe, load_recipe
 from contrasent.search import find_candidates, load_reranker
-from contrasent.training import DevScore, StepMetrics, start_encoder, train
+from contrasent.training import DevScore, StepMetrics, complete, start_encoder, train
 
 logger = logging.getLogger("contrasent")
 
@@ -76,7 +76,7 @@ class Ground:
     text: str = ""  # what it is
     in_documents: bool = False
     why: str = ""  # nothing is trained
-    ended: bool = False  # it does not go on
+    ended_after: float = 0.0  # minutes that it had, which it does not go on without more of
     candidates: list[str] = field(default_factory=list)  # names of what is tried
     left_out: list[str] = field(default_factory=list)  # of those that found no time so far
     max_tokens: int = 32  # of a line of the text, in training
@@ -106,7 +106,7 @@ class Rungs:
         self.search, self.options, self.overrides = search, options, overrides
         self.ground = TypeAdapter(Ground).validate_python(search.state.ground)
         self.began = began - self.ground.seconds_spent
-        self.last = len(_TIME_SHARES) - 1
+        self.last, self.stopped = len(_TIME_SHARES) - 1, False
 
     @property
     def seconds_left(self) -> float:
@@ -123,27 +123,28 @@ class Rungs:
     def run(self) -> str:
         """Make the trials that are left, as far as the time goes; why there is none."""
         ground, search = self.ground, self.search
+        why = ground.why
         try:
             if not ground.why and not ground.step_seconds:
                 texts = (text.sentences for text in self.final_tasks().texts())
                 words = sum(map(n_words, set(chain.from_iterable(texts))))
                 ground.final_seconds += 2 * words / ground.words_a_second
                 self._probe()
-            if not ground.why and not ground.ended:
+            if not ground.why and self.options.minutes > ground.ended_after:
                 search.run(self._plan(), self._make, self._learn)
         except KeyboardInterrupt:
+            self.stopped = True
             logger.warning("stopped; --resume goes on")
             return "" if search.succeeded else "it was stopped before a candidate had a score"
         except ContrasentError as error:
-            ground.why = str(error)
+            why = str(error)
         if search.succeeded:
-            ground.why = ""
+            why, ground.ended_after = "", self.options.minutes
         elif search.state.trials:
             failed = (f"{it.candidate}: {it.failure}" for it in search.state.trials)
-            ground.why = "; ".join(["every candidate failed", *failed])
-        ground.ended = True
+            why = "; ".join(["every candidate failed", *failed])
         self.save()
-        return ground.why
+        return why
 
     def _probe(self) -> None:
         ground, folder, began = self.ground, self.search.folder / "probe", time.monotonic()
@@ -266,11 +267,11 @@ class Rungs:
                 steps = {} if alone else self._steps(names, share * self.seconds_left, stage)
                 ground.rungs.append(steps)
                 self.save()
-            for name, steps in ground.rungs[rung].items():
+            for name, most in ground.rungs[rung].items():
                 before = self._latest(name)
-                if before is None or (before.score is not None and _LONGER * before.steps <= steps):
-                    every = -(-steps // evaluations)
-                    yield {"candidate": name, "rung": rung, "steps": steps, "every": every}
+                if before is None or (before.score is not None and _LONGER * before.steps <= most):
+                    every = -(-most // evaluations)
+                    yield {"candidate": name, "rung": rung, "steps": most, "every": every}
             if ground.rungs[rung]:
                 trials = [it for it in map(self._latest, names) if it and it.score is not None]
                 trials.sort(key=lambda trial: -(trial.score or 0.0))
@@ -334,6 +335,18 @@ class Rungs:
         """What start and result are scored on: ``test``, held-out text, and general pairs."""
         held_out = [str(self.search.folder / task) for task in self.ground.tests]
         return load_suite([*dict.fromkeys([*self.options.test, *held_out, str(GENERAL_PAIRS)])])
+
+
+def require_settings(candidates: Sequence[Candidate], overrides: Settings) -> None:
+    """Refuse settings that none of the candidates, or of all, takes."""
+    problems, tried = list[ConfigError](), candidates or [*CANDIDATES.values()]
+    for it in tried:
+        try:
+            complete(load_recipe(it.recipe, {**it.settings, **overrides}))
+        except ConfigError as error:
+            problems.append(error)
+    if len(problems) == len(tried):
+        raise problems[0]
 
 
 def teacher_of(options: AdaptOptions) -> str | None:

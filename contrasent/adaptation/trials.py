@@ -100,7 +100,9 @@ class Search:
         """
         now = json.loads(json.dumps(request, default=str))  # as the file gives it back
         data = now.get("data", now.get("data.file"))
-        for path in filter(os.path.isfile, data if isinstance(data, list) else [str(data)]):
+        sources = data if isinstance(data, list) else [data]
+        paths = (it["file"] if isinstance(it, dict) else str(it) for it in sources)
+        for path in filter(os.path.isfile, paths):
             now[f"text in {path} of sha256"] = files.sha256_of(path)
         with files.exclusive(folder):
             files.recover_folder(folder)
@@ -195,7 +197,7 @@ ROWS = yaml.safe_load(Path(__file__).with_name("candidates.yaml").read_text(enco
 GRIDS: Mapping[str, Sequence[str]] = ROWS["grids"]
 """The papers' grids (Gao et al. 2021, appendix A; Chuang et al. 2022, appendix A)."""
 
-_USUAL_TRIALS = 20
+_USUAL_TRIALS, _TEXT = 20, ("data.file", "data.columns")
 _AXIS = re.compile(r"\s*(?:--)?([\w-]+\.[\w-]+)\s*=\s*(\S.*)", re.DOTALL)
 _RANGE = re.compile(r"^(\S+?)\s*\.\.\s*([^:\s]+)\s*(:\s*log\s*)?$")
 
@@ -211,7 +213,7 @@ def read_space(texts: Sequence[str]) -> dict[str, BaseDistribution]:
         key, values = (setting[1].replace("-", "_"), setting[2].strip()) if setting else ("", "..")
         try:
             if ".." not in values:
-                choices = dict.fromkeys(it.strip() for it in values.split(","))
+                choices = dict.fromkeys(files.listed(values))
                 axis: BaseDistribution = distributions.CategoricalDistribution(tuple(choices))
             else:
                 [(low, high, log)] = _RANGE.findall(values)
@@ -281,6 +283,10 @@ def tune(
         for key, axis in axes.items():
             for value in getattr(axis, "choices", ()) or (axis.low, axis.high):
                 training.complete(load_recipe(base, {key: value}))
+        told_by = {"evaluation.task"} | set(_TEXT * (base.evaluation.task == "auto"))
+        if differ := ", ".join(axes.keys() & told_by):
+            problem = f"trials of another {differ} have another dev task, so nothing decides"
+            raise ConfigError(f"{problem}; search one at a time, or name --evaluation.task")
         if base.evaluation.task == "none":
             raise ConfigError("evaluation.task is none, so nothing decides; name a task")
         if base.evaluation.task != "auto":
@@ -292,6 +298,8 @@ def tune(
         training.train(tried, folder, resume=True, **run_options)
 
     request = {**dotted(base), "space": {key: str(axis) for key, axis in axes.items()}}
+    if "data.file" in axes:
+        request["data"] = axes["data.file"].choices
     keep = {"resume": options.resume, "overwrite": options.overwrite}
     with Search.opened(output, request, check, run_options, **keep) as search:
         search.run(_plan(search, axes, options.trials, base.train.seed), make, on_trial)

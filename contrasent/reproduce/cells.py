@@ -13,7 +13,7 @@ import numpy as np
 from contrasent.data import as_number, build
 from contrasent.errors import ContrasentError, DataError
 from contrasent.evaluation import PROTOCOLS, STS, read_trajectory
-from contrasent.files import writing
+from contrasent.files import readable, writing
 from contrasent.recipe import dotted, load_recipe, validate
 from contrasent.report import ABSENT, Cell, Table, number
 from contrasent.reproduce.jobs import Measurement, Planner, Store, Value
@@ -403,7 +403,8 @@ def read_records(folder: Path, data_dir: str | None = None) -> dict[str, FilledT
 def _read(path: Path, data_dir: str | None) -> FilledTable | None:
     from pyarrow import parquet
 
-    table = parquet.read_table(path)
+    with readable(path, "name a folder of whole records"):
+        table = parquet.read_table(path)
     metadata = table.schema.metadata or {}
     if _KEY not in metadata:
         return None

@@ -20,7 +20,7 @@ from contrasent.evaluation.protocols import Options, preset_named
 from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
 from contrasent.evaluation.suite import RETRIEVAL, STS, TASK_TYPES, TRANSFER, Suite, TaskData
 from contrasent.evaluation.task_names import HELD_OUT, TaskName
-from contrasent.files import write_text
+from contrasent.files import listed, write_text
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import WordEncoder
 from contrasent.recipe import Recipe
@@ -134,7 +134,7 @@ def _named(setting: str, settings: EvaluationSettings, options: Options) -> Suit
     remedy = f"\nOr train without: --evaluation.{setting} none"
     types = (STS, TRANSFER, RETRIEVAL) if setting == "task" else TASK_TYPES
     try:
-        suite = suites.load_suite((usual if name == "auto" else name).split(","), options, types)
+        suite = suites.load_suite(listed(usual if name == "auto" else name), options, types)
     except DataError as error:
         if name != "auto":
             raise DataError(f"{error}{remedy}") from error

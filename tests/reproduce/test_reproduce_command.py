@@ -93,6 +93,9 @@ def test_the_same_command_again_does_nothing_and_others_tell_what_is_there(made,
     assert judged.out == told.out
     assert "| S6 | The default dropout 0.1 is best | cannot be told |" in told.out
     assert "scale smoke" in told.out
+    cut = min(kept.glob("*.parquet"))
+    cut.write_bytes(cut.read_bytes()[:500])
+    assert f"{cut} cannot be read" in refused("reproduce", "simcse/T3", "--from-records", kept)
     done = worked("reproduce", "list", "simcse/T3", "--output", output, *SMOKE)
     assert re.search(r"\| simcse/T3 \| Dropout \| (\d+) \| 2 of \1 \|", done.out)
     small = worked("reproduce", "list", "simcse/T2", "--output", tmp_path / "none")
