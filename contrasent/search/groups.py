@@ -19,7 +19,7 @@ from contrasent import model
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.encode.shards import manifest_in, open_sentences
 from contrasent.encode.vectors import npy_writer
-from contrasent.errors import ConfigError, require_extra
+from contrasent.errors import ConfigError, require_extra, warn
 from contrasent.files import scratch
 from contrasent.model.protocol import Encoder, unit_rows
 from contrasent.options import ClusterOptions, DuplicatesOptions, GroupedText, IndexedText
@@ -90,7 +90,10 @@ def _embedded(
                 raise ConfigError("name the encoder of the text (--encoder), or give an index")
             file = str(text if isinstance(text, str | Path) else keep_rows(text))
             sentences = stack.enter_context(open_sentences(file, **shared(asked, IndexedText)))
-            source = "; ".join(sentences.told("texts"))
+            told = [*sentences.told("texts")]
+            if sentences.examples.skipped:
+                warn(f"{told[0]}; {told.pop(1)}")
+            source = "; ".join(told)
             encoder = model.encoder_of(encoder, device=asked.device)
             how: dict[str, Any] = {"kind": "flat", "words": False, "show_progress": show_progress}
             text = Index.build(encoder, sentences, folder / "index", sentences.ids(), **how)

@@ -146,7 +146,8 @@ def test_commands_write_the_groups_of_a_text_and_of_an_index(tmp_path, monkeypat
         page = (tmp_path / "map.html").read_text()
         assert page.count("<circle") == 3 and "Men sit: &lt;b&gt;" in page
     cleaned = ("text.csv", "--encoder", tiny_bert, *columns, "--clean")
-    assert "cleaned: tags 1" in worked("duplicates", *cleaned).err
+    said = worked("duplicates", *cleaned).err
+    assert "cleaned: tags 1" in said and said.count("are left out") == 1
     assert "cleaned: tags 1" in json.loads(worked("duplicates", *cleaned, "--json").out)["source"]
     for command in ("duplicates", "cluster"):
         told = refused(command, *source, "--encoder", "nowhere", *columns, "--clean")

@@ -129,6 +129,8 @@ def test_what_cannot_be_asked_is_refused(how, said, encoder, folder):
         index.search(encoder, ["w1"], **how)
     with pytest.raises(ConfigError, match="give the texts of the queries"):
         index.search_vectors(np.ones((1, encoder.width)), mode="hybrid")
+    with pytest.raises(ConfigError, match=r"vectors have shape \(\)"):
+        index.search_vectors(None)
 
 
 def test_an_index_without_words_is_dense_until_it_is_tuned(encoder, folder):
