@@ -113,9 +113,8 @@ def remove_folder(path: str | Path) -> None:
 def refuse_existing(path: str | Path, remedy: str) -> None:
     """Refuse a file, or a folder that is not empty; ``remedy`` ends the message."""
     path = Path(path)
+    tidy_lock(path)
     is_free = not any(path.iterdir()) if path.is_dir() else not path.exists()
-    if not is_free:
-        tidy_lock(path)
     _refuse(path, "" if is_free else f"exists already; {remedy}")
 
 

@@ -163,7 +163,7 @@ class Adaptation:
         elif self.recipe is not None:
             helped = "helped" in self.verdicts
             result = "a better encoder" if helped else "an encoder that may be better"
-            result = f"an encoder of {self.layers} layers" if self.layers else result
+            result = f"an encoder of {self.layers} of its layers" if self.layers else result
             lines.append(f"Training found {result}, by {best.candidate}; tried: {tried}.")
         elif self.scores.gains:
             result = "is worse" if "hurt" in self.verdicts else "is not shown to be better"

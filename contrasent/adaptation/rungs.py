@@ -39,8 +39,7 @@ TRAIN, LISTS = "train.txt", "lists.jsonl"
 _TIME_SHARES, _EVALUATIONS = (0.3, 0.3, 0.4), (1, 1, 3)
 """Of the time that is left, for each rung of the search; and how often a trial is evaluated."""
 _FEWEST_STEPS, _MOST_EPOCHS, _PROBED_STEPS = 10, 3, 3
-_LONGER = 1.2
-"""Times the steps that it had, a candidate is trained again."""
+_LONGER = 1.2  # times the steps that it had, a candidate is trained again
 _LISTED, _TIMED_LISTS, _LISTS_SHARE = 8, 16, 0.1
 """Candidates of a query; queries that are timed; of the time, what a teacher has for all."""
 _GRACE = 1.05
@@ -248,8 +247,7 @@ class Rungs:
             names = yield from self._halve(first)
             if first + rungs == len(ground.rungs):
                 names += ground.left_out
-                trials = self.search.state.trials
-                if not names or all(trial.settings["rung"] < first for trial in trials):
+                if not names or all(it.settings["rung"] < first for it in self.search.state.trials):
                     return
                 try:
                     self._choose(names)

@@ -283,13 +283,13 @@ def tune(
         for key, axis in axes.items():
             for value in getattr(axis, "choices", ()) or (axis.low, axis.high):
                 training.complete(load_recipe(base, {key: value}))
-        told_by = {"evaluation.task"} | set(_TEXT * (base.evaluation.task == "auto"))
-        if differ := ", ".join(axes.keys() & told_by):
-            problem = f"trials of another {differ} have another dev task, so nothing decides"
-            raise ConfigError(f"{problem}; search one at a time, or name --evaluation.task")
-        if base.evaluation.task == "none":
-            raise ConfigError("evaluation.task is none, so nothing decides; name a task")
-        if base.evaluation.task != "auto":
+        task = base.evaluation.task
+        told_by = {"evaluation.task"} | set(_TEXT * (task == "auto"))
+        differ = ", ".join(axes.keys() & told_by)
+        if differ or task == "none":
+            why = differ and f"trials of another {differ} have another dev task"
+            raise ConfigError(f"{why or 'the dev task is none'}, so nothing decides; name a task")
+        if task != "auto":
             training.dev_task(base.evaluation)
         training.final_tasks(base.evaluation)
 

@@ -363,6 +363,8 @@ class ReproduceCommand(options.DataFolder, options.OnDevice, options.Replacing):
             return
         data_dir = None if self.data_dir is None else str(self.data_dir)
         if self.from_records is not None:
+            unread = ("output", "encoder", "material", "scale", "seeds", "jobs", "overwrite")
+            refuse_unused(self, unread, "--from-records makes nothing")
             records = reproduce.read_records(self.from_records, data_dir)
             chosen = reproduce.choose(names or list(records), self.rows, self.tasks)
             chosen = [it for it in chosen if it.name in records]

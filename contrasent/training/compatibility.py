@@ -48,7 +48,6 @@ _READ_BY = {
     "encoder.lora_alpha": ("encoder.lora", ()),
     "encoder.channels": ("encoder.convolutions", ()),
     "evaluation.geometry_pairs": ("evaluation.geometry_every", ()),
-    "evaluation.patience": ("evaluation.task", ()),
     "train.start_shares": ("encoder.encoders", ("shared",)),
     "encoder.keep": ("encoder.encoders", ("twin",)),
     "view.share": ("view.name", [name for name, view in VIEWS.items() if view.takes_share]),
@@ -56,7 +55,7 @@ _READ_BY = {
     "view.generator": ("view.name", ("mlm",)),
     "view.fixed_dropout": ("view.name", ("dropout",)),
 }
-"""Settings that another one makes use of, with these of its values, or any but null or none."""
+"""Settings that another one makes use of, with these of its values; none for any but null."""
 
 
 def _of_settings(recipe: Recipe, data_views: int) -> Iterator[Row]:
@@ -64,9 +63,8 @@ def _of_settings(recipe: Recipe, data_views: int) -> Iterator[Row]:
     settings, usual = dotted(recipe), dotted(Recipe())
     for setting, (other, values) in _READ_BY.items():
         value, chosen = settings[setting], settings[other]
-        unread = chosen not in values if values else chosen in (None, "none")
         yield (
-            value != usual[setting] and unread,
+            value != usual[setting] and (chosen not in values if values else chosen is None),
             f"{setting} is {value}, but {other} {chosen} has no use for it; leave it out, or "
             f"choose {other} {', '.join(values)}".rstrip(),
         )

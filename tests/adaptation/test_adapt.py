@@ -174,7 +174,7 @@ def test_a_smaller_encoder_follows_the_whole_one_and_is_compared_with_it(adapt, 
     assert tried(result.trials) == ["distil"]
     assert load_recipe(result.recipe).objective["teacher"] == str(sentence_encoder)
     assert SentenceEncoder.load(result.encoder, device="cpu").backbone.depth == 1
-    assert "an encoder of 1 layers, by distil" in " ".join(result.sentences)
+    assert "an encoder of 1 of its layers, by distil" in " ".join(result.sentences)
     assert {it.encoder for it in result.scores.before} == {str(sentence_encoder)}
 
 

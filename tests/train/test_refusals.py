@@ -135,7 +135,6 @@ ALONE = [
     ),
     ({"encoder.channels": 8}, "channels is 8|None has no use|choose encoder.convolutions"),
     ({"evaluation.geometry_pairs": "p.tsv>3"}, "is p.tsv>3|choose evaluation.geometry_every"),
-    ({"evaluation.task": "none", "evaluation.patience": 3}, "patience is 3|task none has no use"),
     ({"encoder.keep": "better"}, "encoder.keep is better|encoder.encoders twin"),
     ({"view.name": "delete_one_word", "view.share": 0.2}, "0.2|delete_one_word|crop,"),
     ({"view.name": "next_sentence", "view.sides": "both"}, "sides is both|crop,"),
