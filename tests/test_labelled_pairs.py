@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import oracles
-from helpers.command_line import refused, worked
+from helpers.command_line import worked
 from helpers.tiny_runs import write_data
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses
@@ -18,7 +18,7 @@ from sentence_transformers.util import pairwise_cos_sim
 from contrasent import objectives
 from contrasent.data.batch import Need, pack
 from contrasent.data.examples import open_training
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import DataError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.protocol import Encoded
 
@@ -142,13 +142,6 @@ def test_scores_are_read_and_brought_to_one(tmp_path):
     np.testing.assert_allclose(column(text, loss="cosent"), [2, 5])
     np.testing.assert_allclose(column(text, loss="cosine"), [0.4, 1.0])
     np.testing.assert_allclose(column(text, loss="contrastive", top_score=10), [0.2, 0.5])
-    for wrong, settings, said in (
-        (text, {"top_score": 4}, r"to 5, but .* to objective\.top_score, 4;"),
-        ("a\tb\t-1\nc\td\t1\n", {}, "scores from -1 to 1, but loss cosine takes scores from 0"),
-        ("a\tb\t3\nc\td\tmany\n", {}, "pairs.tsv:2: the score must be a number, not 'many'"),
-    ):
-        with pytest.raises(DataError, match=said):
-            column(wrong, loss="cosine", **settings)
 
 
 @pytest.mark.parametrize("name", ["scored_pairs", "simcse"])
@@ -175,21 +168,6 @@ def test_each_dimension_has_a_head_of_its_own(rng):
     assert kept == [objective.parts["8"].head]
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"matryoshka": [4, 4]}, "give different numbers of dimensions"),
-        ({"matryoshka": [9]}, "needs no more than 8 dimensions, not 9"),
-        ({"matryoshka": [4], "matryoshka_weights": [1, 2]}, "as many weights as there are"),
-        ({"matryoshka": [4], "mlm_weight": 0.1}, "read embeddings only.*needs the"),
-    ],
-)
-def test_dimensions_that_cannot_be(settings, said, tiny_masked_lm):
-    encoder = SentenceEncoder(tiny_masked_lm, pooler="cls", head="none", device="cpu")
-    with pytest.raises(ConfigError, match=said):
-        objectives.build("simcse", settings, width=8, data_views=1, encoder=encoder)
-
-
 def test_a_run_on_scored_pairs_with_matryoshka(tiny_bert, tmp_path):
     data, run = write_data(tmp_path / "scored.csv"), tmp_path / "run"
     command = ["train", "scored-pairs", "--encoder", str(tiny_bert), "--data", str(data)]
@@ -197,6 +175,5 @@ def test_a_run_on_scored_pairs_with_matryoshka(tiny_bert, tmp_path):
     command += ["--evaluation.task", "none", "--evaluation.final", "none"]
     worked(*command, "--objective.matryoshka", "[4, 8]")
     assert "matryoshka" in (run / "recipe.yaml").read_text()
-    evaluate = ("evaluate", str(run), "--tasks", str(data), "--truncate-dim")
-    assert '"dimensions": 4' in worked(*evaluate, "4", "--json", "-").out
-    assert "truncate_dim is 17; give a number from 1 to 16" in refused(*evaluate, "17")
+    shown = worked("evaluate", run, "--tasks", data, "--truncate-dim", 4, "--json", "-").out
+    assert '"dimensions": 4' in shown

@@ -1,6 +1,7 @@
 """The mistakes of a first hour: the command, what the message holds (what was given, what is
 expected, the remedy), exit code 2, no trace of Python, and nothing left behind."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -19,47 +20,34 @@ def table(*numbers, head=None):
     return "".join(f"{line}\n" for line in ([head, *lines] if head else lines))
 
 
-NLI = "premise\thypothesis\tlabel\np\te\te\n"
-FILES = {
+GENERATED = {
     "header.csv": table(0, 1, 2, 3, head="ticket_id,subject,description,created"),
     "ticket.csv": table(1, 2, head="ticket,article"),
     "ids.csv": table(0, 1),
     "labels.csv": "".join(f"{row[1]},{row[0] > 'T-0003'}\n" for row in 2 * ROWS),
     "chinese.csv": "标题,内容\n" + 4 * "打印机坏了,我的打印机从周一起就不能工作了\n",
-    "semicolon.csv": "sent0;sent1\na dog;the dog\n",
-    "flat.tsv": "a dog\tthe dog\t3\na cat\tsad\t3\nred\tgreen\t3\n",
-    "words.tsv": "a dog\tthe dog\thigh\na cat\tsad\tlow\n",
-    "list.yaml": "- a\n- b\n",
-    "many.yaml": "train:\n  epochs: many\n",
-    "empty.txt": "",
     "lines.txt": "a line\n" * 150,
-    "nli.tsv": NLI,
-    "zero.tsv": NLI.replace("e\n", "0\n"),
-    "hidden.tsv": f"{NLI}p\tx\thidden\n",
-    "three.tsv": f"{NLI}p\tx\t3\n",
-    "five.jsonl": '{"image": "a", "caption": 5}',
-    "comma.txt": "a,b,entailment\n",
-}  # fmt: skip
+    "text.txt": TEXT,
+}
+LINES = Path(__file__).with_name("mistakes.txt").read_text("utf-8").splitlines()
+STATED = [line.split(maxsplit=2)[1:] for line in LINES if line.startswith("FILE ")]
+FILES = GENERATED | {name: json.loads(content) for name, content in STATED}
 
 
 @pytest.fixture
-def desk(tmp_path, monkeypatch, tiny_bert):
-    """A folder with an encoder, text, and files that are wrong in one way each."""
-    folder = prepare(tmp_path, monkeypatch, tiny_bert)
-    (folder / "text.txt").write_text(TEXT)
+def desk(tmp_path, monkeypatch, tiny_starts):
+    """A folder with encoders, text, and files that are wrong in one way each."""
+    folder = prepare(tmp_path, monkeypatch, tiny_starts["bert"])
+    (folder / "masked").symlink_to(tiny_starts["masked-lm"])
+    (folder / "glove.txt").symlink_to(tiny_starts["glove"])
     for name, content in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(content)
-    (folder / "taken").mkdir()
-    (folder / "taken" / "thesis.txt").write_text("mine")
     return folder
 
 
 SHORT = {"PLAIN": PLAIN, "QUIET": QUIET}
-MISTAKES = [
-    line.split(" => ")
-    for line in Path(__file__).with_name("mistakes.txt").read_text("utf-8").splitlines()
-    if not line.startswith("#")
-]
+MISTAKES = [line.split(" => ") for line in LINES if not line.startswith(("#", "FILE "))]
 """The command, and what its message has to hold."""
 
 

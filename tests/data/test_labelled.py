@@ -57,20 +57,6 @@ def test_a_store_that_lost_labels_is_made_again(pairs):
     assert store.column(Need.LABELS).tolist() == EXPECTED
 
 
-WRONG = [
-    ([("a", "b", "entailment"), ("c", "d", "not_entailment")], ":3: unknown label 'not_entailm"),
-    ([("a", "b", 0), ("c", "d", 3)], ":3: the label is .*3.*; all are words .* 0 to 2"),
-    ([("a", "b", "neutral"), ("c", "d", 1)], ":3: .* '1'; all are words or all numbers"),
-    ([("a", "b", "-")] * 3, "holds 0 examples"),
-]
-
-
-@pytest.mark.parametrize(("rows", "said"), WRONG)
-def test_labels_that_do_not_do_are_told(rows, said, pairs):
-    with pytest.raises(DataError, match=said):
-        pairs(rows).require(2)
-
-
 LISTS = [
     ("a dog", "runs", "sits", "sings", [3, 1.5, -2]),
     ("xx", "one", "two", "three", [0, 0, 1]),
@@ -93,19 +79,3 @@ def test_scores_of_lists_lie_beside_their_candidates(kind, tmp_path):
     chosen = open_training(path, "lists", ["query", "candidate_3", "candidate_1", "scores"])
     with pytest.raises(DataError, match=r":[12]: the scores are .*; there are 2 candidates"):
         chosen.require(1)
-
-
-@pytest.mark.parametrize(
-    ("cell", "said"),
-    [
-        ([1, 2], r"jsonl:2: the scores are \[1, 2\]; there are 3 candidates"),
-        ([1, 2, None], "jsonl:2: the score must be a number, not None"),
-        ([1, 2, float("nan")], "jsonl:2: the score must be a number, not nan"),
-        (1.5, r"jsonl:2: the scores are 1.5; there are 3"),
-        ("1 2 3", r"jsonl:2: the scores are '1 2 3'; there are 3"),
-    ],
-)
-def test_scores_that_fit_no_list_are_told(cell, said, tmp_path):
-    rows = [LISTS[0], (*LISTS[1][:4], cell)]
-    with pytest.raises(DataError, match=said):
-        open_training(write(tmp_path / "lists.jsonl", names=NAMES, rows=rows), "lists").require(2)

@@ -48,22 +48,6 @@ def test_cells_of_csv_may_stand_between_semicolons_and_bars(write, content, layo
     assert any(layout in it for it in describe(examples).cautions()) or not layout
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("f.tsv", table(";"), "f.tsv:1: cells between ';'; name such a file .csv"),
-        ("f.tsv", "question,answer\n", "looks like 2 cells; separate cells by"),
-        ("f.csv", "question:answer\n", "looks like 2 cells; separate cells by"),
-        ("f.txt", table("\t"), "f.txt:1: cells between '\\t'; name such a file .tsv"),
-        ("f.csv", "anchor,positive,negative,Negative\n", "'negative' heads more than one column"),
-    ],
-)
-def test_other_delimiters_are_refused(write, name, content, said):
-    with pytest.raises(DataError) as caught:
-        open_examples(write(name, content))
-    assert said in str(caught.value)
-
-
 def test_decimal_commas_are_no_delimiters_and_no_numbers(write):
     path = write("f.csv", table(";", rows=[("a dog", "a cat", "4,5"), ("x", "y", "1,0")] * 2))
     assert next(open_rows_of(path, "rated_pairs").rows())[1] == ["a dog", "a cat", "4,5"]

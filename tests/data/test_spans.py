@@ -87,12 +87,6 @@ def test_a_document_is_a_line_or_what_stands_between_blank_lines(open_text):
         assert list(map(found.parts, found.documents)) == [texts[k].split() for k in (0, 1, 3)]
 
 
-def test_documents_that_are_too_short_are_refused(open_text):
-    said = r"^1 of the 3 documents of .*t\.txt \(every line is one\) has 20 words, .*longest has 20"
-    with pytest.raises(DataError, match=said):
-        open_spans(SMALL, open_text("\n".join(letters(19, 20, 7)), "t.txt"), Letters(), 32)
-
-
 def test_a_batch_is_anchors_then_positives_of_each_document(open_text):
     """Every span is the words that the draw says, view by view."""
     text = "\n".join(letters(20, 31, 5, 26, 44))
@@ -156,17 +150,3 @@ def test_documents_are_those_of_the_sentences_with_a_token(open_text):
             expected.append(document)
     ends = [max(k for k, it in enumerate(expected) if it == own) + 1 for own in expected]
     assert found.tolist() == ends and found.dtype == np.int64
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "said"),
-    [
-        ("a\nb\nc\n\n", "text.txt", "has 2 of 3 sentences with another after them, in 1 doc"),
-        ("a\n\nb\nc\n\nd\n", "text.txt", "has 1 of 4 sentences with another after them, in 3 d"),
-        ("a,b\n\nc,d\n", "text.csv", "has 0 of 0 sentences"),
-        ('{"text": "a"}\n', "text.jsonl", "has 0 of 0 sentences"),
-    ],
-)
-def test_what_has_no_documents_is_refused(text, name, said, open_text):
-    with pytest.raises(DataError, match=f"^the view: .*{name} {said}"):
-        documents.require_documents(open_text(text, name), "the view")

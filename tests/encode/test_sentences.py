@@ -2,7 +2,6 @@ import io
 
 import pyarrow as pa
 import pytest
-from helpers.command_line import refused
 from helpers.tiny_sentences import sentence
 from pyarrow import fs, parquet
 
@@ -69,4 +68,3 @@ def test_a_folder_of_parquet_is_read_by_its_url(tmp_path):
     parquet.write_table(pa.table({"text": ["another"]}), part)
     with open_sentences(url) as sentences:
         assert sentences.count() == 201 and sentences.examples.sha256 != before
-    assert "is one of the sources" in refused("encode", "tiny", part, part, "--overwrite")

@@ -8,7 +8,6 @@ import torch
 from helpers import oracles
 from helpers.dummy_encoder import DummyEncoder
 
-from contrasent.errors import DataError
 from contrasent.evaluation import geometry
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts_data import RatedPairs
@@ -208,11 +207,6 @@ def test_what_embeddings_hold_is_told_and_nothing_else():
     assert moved == sorted(moved)
     assert told[True]["edit_distance", "replace 4"].value < 0.001
     assert told[True]["edit_distance", "insert 4"].value == pytest.approx(1 - 0.5**0.5, abs=0.01)
-
-
-def test_too_few_long_sentences_are_told():
-    with pytest.raises(DataError, match="2 distinct sentences"):
-        geometry.Edits.draw("text.txt", "", [SENTENCES[0], SENTENCES[1], "short"])
 
 
 def test_the_command_prints_them_again_from_what_it_kept(runner, tmp_path):

@@ -141,26 +141,6 @@ def test_words_rank_a_text_without_a_known_word_last_and_count_it(tmp_path):
     assert re.search(rf"glove.txt.gz: q.tsv\+d.tsv\+r.tsv: {told}", said.err)
 
 
-OWN_ID = "every text needs an id of its own, .* not"
-REFUSED = [
-    ("corpus.jsonl", '{"_id": true, "text": "a"}', rf"corpus.jsonl:1: {OWN_ID} T"),
-    ("corpus.jsonl", '{"_id": "", "text": "a"}', rf"corpus.jsonl:1: {OWN_ID} ''"),
-    ("corpus.jsonl", '{"_id": 1, "text": "a"}\n{"_id": "1", "text": "b"}', rf":2: {OWN_ID} '1'"),
-    ("qrels/test.tsv", "q1\td9\t1\n", r"test.tsv:1: there is no document 'd9'"),
-    ("qrels/test.tsv", "d1\tq1\t1\n", r"test.tsv:1: there is no query 'd1'; a row is query, doc"),
-    ("qrels/test.tsv", "q1\td1\t1\nq1\td1\t0\n", r":2: the relevance of 'd1' for 'q1' is 0 here"),
-    ("qrels/test.tsv", "q1\td1\t0\nq2\tq2\t1\n", r"test.tsv: no query has a relevant document"),
-    ("queries.tsv", "q1\ta\n", r"own has queries.jsonl, queries.tsv, .* one of each is needed"),
-]
-
-
-@pytest.mark.parametrize(("file", "text", "message"), REFUSED)
-def test_what_is_wrong_is_told_with_its_line(folder, file, text, message):
-    (folder / file).write_text(text)
-    with pytest.raises(DataError, match=message):
-        task_of(folder)
-
-
 NAMES = ("id", "text", "label")
 ROWS = [("a b c", "sport"), ("d  e", "news"), (" f", "sport"), ("g h", "sport")]
 
@@ -230,27 +210,6 @@ def test_classes_may_be_text_numbers_or_truths(tmp_path):
         assert told in read_labelled(source).class_names
     source = write(tmp_path / "p.jsonl", names=NAMES, rows=[("a", n) for n in (10, 9, 2)])
     assert read_labelled(source).class_names == ("2", "9", "10")
-
-
-@pytest.mark.parametrize(
-    "row", [("a", None), ("a", float("nan")), ("a", " "), (" ", "x"), ("a", 0.5)]
-)
-def test_what_is_wrong_with_a_row_is_told(tmp_path, row):
-    source = write(tmp_path / "p.jsonl", names=NAMES, rows=[*ROWS, row])
-    with pytest.raises(DataError, match=r"p.jsonl:5: a sentence or its label"):
-        read_labelled(source)
-
-
-def test_what_cannot_be_learned_is_told(tmp_path):
-    source = write(tmp_path / "p.csv", names=NAMES, rows=ROWS[2:])
-    with pytest.raises(DataError, match="label of all rows is 'sport'"):
-        read_labelled(source)
-    source = write(tmp_path / "p.csv", names=NAMES, rows=ROWS)
-    with pytest.raises(ConfigError, match="names 4 files; a task of labelled sentences is one"):
-        read_labelled("classify:" + "+".join([source] * 4))
-    pairs = write(tmp_path / "r.csv", names=("n", "sentence1", "sentence2", "label"), rows=PAIRS)
-    with pytest.raises(DataError, match="every row needs a sentence and a class, or every row two"):
-        read_labelled(f"classify:{source}+{pairs}")
 
 
 def test_data_sets_of_the_hub_are_judged_as_files_are(hub):

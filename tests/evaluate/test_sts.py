@@ -112,26 +112,6 @@ def test_a_header_is_known_by_its_names_or_its_score(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("no\tleft\tright\trating\n1\ta\tb\t2\n", ":1: no column is known as the first"),
-        ("a\tb\n", ":1: no column is known as the first sentence; there are a, b; choose "),
-        (ROWS + "a\tb\t1\t2\n", ":4: 4 columns, but the first row has 3; mend the row or take"),
-        ("a good one\tnice\tgood\n" + ROWS, ":1: the score must be a number, not 'good'"),
-        ("h\th\tscore\na\tb\tmore\n" + ROWS, ":2: the score must be a number, not 'more'"),
-        (ROWS + "a\tb\tinf\n", ":4: the score must be a number, not 'inf'"),
-        (ROWS + " \tb\t1\n", ":4: a sentence is empty"),
-        ("a\tb\t1\nc\td\t2\n", " has 2 pairs; a correlation needs at least 3"),
-    ],
-)
-def test_what_is_wrong_with_a_users_file_is_told(tmp_path, text, said):
-    name = write(tmp_path, text)
-    with pytest.raises(DataError) as caught:
-        load(name)
-    assert f"{name.name}{said}" in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("path", "text", "said"),
     [
         ("STS12-en-test/STS.gs.MSRpar.txt", "1\n2\n", "has 2 lines, but"),

@@ -89,7 +89,6 @@ def test_what_gives_a_query_away_is_taken_out_and_pairs_train_and_are_evaluated(
                 assert (word in words(passage)) == (sum(word in it for it in every) > 1)
     again = contrasent.synthesize(text, words=60)
     assert [tuple(row.values()) for row in rows] == [*again.pairs]
-    assert refused("data", "synthesize", text, "--output", out).endswith("add --overwrite")
     vectors = tmp_path / "words.txt"
     known = sorted({word for row in rows for word in words(f"{row['query']} {row['passage']}")})
     vectors.write_text("".join(f"{it} {DRAW.random()} {DRAW.random()}\n" for it in known))

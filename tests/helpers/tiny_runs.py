@@ -22,12 +22,11 @@ class TinyRun:
         Args:
             folder: a folder for the data.
             starts: a tiny BERT, a tiny masked language model and word vectors, by name.
-            changes: settings that come last; ``data`` and ``start`` take the place of its own.
+            changes: settings that come last; ``data`` takes the place of its own.
         """
-        names = {"data": self.data, "start": self.start, **changes}
         common = {
-            "encoder.name": str(starts[names["start"]]),
-            "data.file": str(write_data(folder / names["data"])),
+            "encoder.name": str(starts[self.start]),
+            "data.file": str(write_data(folder / changes.get("data", self.data))),
             "train.batch_size": 16,
             "train.learning_rate": 1e-3,
             "train.precision": "fp32",
@@ -37,7 +36,7 @@ class TinyRun:
         settings = {key: value for key, value in changes.items() if "." in key}
         if self.teacher:
             common["objective.teacher"] = str(starts[self.teacher])
-        if names["start"] == "glove":
+        if self.start == "glove":
             common |= {"encoder.lstm": 8, "encoder.pooler": "max"}
         return load_recipe(self.recipe, {**common, **self.settings, **settings})
 

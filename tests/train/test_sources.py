@@ -1,7 +1,6 @@
 """Several sources, each with its columns and prompt, and data in memory; resumed bit for bit."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -122,22 +121,6 @@ def test_every_source_has_its_own_targets(recipe, trained, tmp_path, triplet_fil
     train(loaded, tmp_path / "run", on_step=steps.append)
     assert {it.sentences // it.examples for it in steps} == {3, 1}
     assert all(it.measures["teacher_cosine"] > 0.9999 for it in steps)
-
-
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [
-        (["a.csv:0", "b"], "weight of a.csv cannot be '0'"),
-        (["a.csv:-1", "b"], "weight of a.csv cannot be '-1'"),
-        ([{"file": "a.csv", "weigth": 2}], "Did you mean 'weight'?"),
-        ([7], "7 is no source"),
-        (["{file: a.csv, columns"], "'{file: a.csv, columns' is no source; give FILE"),
-        (7, "give a file, or a list of files"),
-    ],
-)
-def test_wrong_sources_are_refused_with_what_is_wrong(files, said):
-    with pytest.raises(ContrasentError, match=re.escape(said)):
-        load_recipe("unsup-simcse", {"data.file": files})
 
 
 def test_a_weight_is_a_number_behind_the_last_colon(tmp_path):
