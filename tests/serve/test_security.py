@@ -16,7 +16,7 @@ TESTS = {
     "Pickled weights of a": "model/test_broken_folders.py::test_a_pickle_is_not_executed",
     "Vectors are never unpickled": "encode/test_shards.py::test_another_matrix_is_refused_and",
     "Code that comes with a": "model/test_broken_folders.py::test_code_of_a_folder_is_not_run",
-    "A recipe cannot make": "test_config.py::test_a_wrong_recipe_file",
+    "A recipe cannot make": "test_mistakes.py::test_a_mistake_is_explained",
     "A path that a model's folder": "model/test_broken_folders.py::test_a_shard_outside",
     "Of an index nothing": "search/test_hostile.py::test_an_index_never_reads_or_deletes",
     "An archive that": "data/test_fetch.py::test_an_archive_that_is_not_the_published",
