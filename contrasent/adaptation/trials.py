@@ -284,8 +284,8 @@ def tune(
             for value in getattr(axis, "choices", ()) or (axis.low, axis.high):
                 training.complete(load_recipe(base, {key: value}))
         task = base.evaluation.task
-        told_by = {"evaluation.task"} | set(_TEXT * (task == "auto"))
-        differ = ", ".join(axes.keys() & told_by)
+        of_task = {"evaluation.task"} | set(_TEXT * (task == "auto"))
+        differ = ", ".join(axes.keys() & of_task)
         if differ or task == "none":
             why = differ and f"trials of another {differ} have another dev task"
             raise ConfigError(f"{why or 'the dev task is none'}, so nothing decides; name a task")

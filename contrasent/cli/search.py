@@ -307,7 +307,7 @@ class InfoCommand(OfIndex):
 
 
 def _announce(sentences: encode.Sentences, what: str = "texts") -> int:
-    for line in sentences.told(what):
+    for line in sentences.summary(what):
         tell(line)
     return sentences.count()
 

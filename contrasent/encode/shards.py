@@ -72,7 +72,7 @@ class Sentences:
             raise DataError(f"{self.source} holds no sentence; it needs at least one")
         return self._total
 
-    def told(self, what: str) -> Iterator[str]:
+    def summary(self, what: str) -> Iterator[str]:
         """Say how they are read, what of it is left out, and what was cleaned."""
         yield f"{self.source}: {self.count():,} {what}; {self.examples.columns}"
         if skipped := self.examples.skipped:

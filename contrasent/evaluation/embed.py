@@ -147,8 +147,9 @@ class EncoderUse:
         **loading: Any,
     ) -> EncoderUse:
         """The use of an encoder, or of the one of a name, in a precision as it resolves it."""
-        found: Any = model.encoder_of(encoder, **loading)
-        return cls(found, getattr(found, "resolve_precision", str)(precision), seed, show_progress)
+        loaded: Any = model.encoder_of(encoder, **loading)
+        precision = getattr(loaded, "resolve_precision", str)(precision)
+        return cls(loaded, precision, seed, show_progress)
 
     @classmethod
     def by(

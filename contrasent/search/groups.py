@@ -90,10 +90,10 @@ def _embedded(
                 raise ConfigError("name the encoder of the text (--encoder), or give an index")
             file = str(text if isinstance(text, str | Path) else keep_rows(text))
             sentences = stack.enter_context(open_sentences(file, **shared(asked, IndexedText)))
-            told = [*sentences.told("texts")]
+            lines = [*sentences.summary("texts")]
             if sentences.examples.skipped:
-                warn(f"{told[0]}; {told.pop(1)}")
-            source = "; ".join(told)
+                warn(f"{lines[0]}; {lines.pop(1)}")
+            source = "; ".join(lines)
             encoder = model.encoder_of(encoder, device=asked.device)
             how: dict[str, Any] = {"kind": "flat", "words": False, "show_progress": show_progress}
             text = Index.build(encoder, sentences, folder / "index", sentences.ids(), **how)
