@@ -71,19 +71,19 @@ def train(
         settings["data"] = data
     loaded, options = recipe_with(recipe, settings, TrainingOptions)
     output = options.output or default_output(recipe)
-    check_run(loaded, output, resume=options.resume, overwrite=options.overwrite)
+    keep = {"resume": options.resume, "overwrite": options.overwrite}
+    check_run(loaded, output, **keep)
     from contrasent.training import run
 
     return run.train(
         loaded,
         output,
         data=None if isinstance(data, str | Path) else data,
-        resume=options.resume,
-        overwrite=options.overwrite,
         device=options.device,
         show_progress=show_progress,
         on_step=on_step,
         on_evaluation=on_evaluation,
+        **keep,
     )
 
 

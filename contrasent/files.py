@@ -115,17 +115,18 @@ def refuse_existing(path: str | Path, remedy: str) -> None:
     path = Path(path)
     tidy_lock(path)
     is_free = not any(path.iterdir()) if path.is_dir() else not path.exists()
-    _refuse(path, "" if is_free else f"exists already; {remedy}")
+    require_place(path, "" if is_free else f"exists already; {remedy}")
 
 
 def refuse_existing_file(*paths: str | Path | None, overwrite: bool) -> None:
     """Refuse folders, files that are not to be replaced, and those that cannot be written."""
     for path in (Path(it) for it in paths if it is not None):
         exists = path.is_dir() if overwrite else path.exists()
-        _refuse(path, "exists already; name another file or add --overwrite" * exists)
+        require_place(path, "exists already; name another file or add --overwrite" * exists)
 
 
-def _refuse(path: Path, problem: str) -> None:
+def require_place(path: Path, problem: str = "") -> None:
+    """Refuse a path with a problem, or below a folder that cannot be written to."""
     home = next(it for it in path.absolute().parents if os.path.exists(it))  # noqa: PTH110
     if not (home.is_dir() and os.access(home, os.W_OK)):
         problem = f"cannot be written: {home} is no folder that may be written to"
@@ -268,7 +269,7 @@ def exclusive(folder: str | Path, patience: float = _PATIENCE) -> Iterator[None]
 
     BusyError if somebody else still has it after ``patience`` seconds.
     """
-    _refuse(Path(folder), "")
+    require_place(Path(folder))
     with _locked(beside(Path(folder).resolve(), "lock"), folder, patience):
         sweep(Path(folder))
         yield

@@ -225,14 +225,6 @@ class ClusterOptions(GroupedText):
 
 
 @settings
-class AsJson:
-    """The form of what is printed."""
-
-    json: bool = False
-    """Print JSON in full precision, not a table."""
-
-
-@settings
 class Replacing:
     """True if what is there is replaced."""
 
@@ -241,11 +233,19 @@ class Replacing:
 
 
 @settings
-class AsHtml(Replacing):
-    """A page beside what is printed."""
+class IndexOptions(InPrecision, Replacing):
+    """How an index is built."""
 
-    html: Annotated[Path | None, Spelling(metavar="FILE")] = None
-    """Write a page to FILE that loads nothing: tables, figures, settings, how to repeat them."""
+    kind: str = "auto"
+    """flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of
+    texts; milvus (exact) or milvus-hnsw: in Milvus; binary: candidates by bits."""
+
+    vectors: Literal["float32", "float16", "int8", "binary"] = "float32"
+    """How vectors are kept: int8 takes a quarter; binary is int8 and bits that are searched first.
+    What is lost is measured on the texts."""
+
+    words: Annotated[bool, Spelling(flag="--words/--no-words")] = True
+    """Keep what searches by words need, and measure on the texts if these help."""
 
 
 @settings

@@ -35,7 +35,7 @@ from contrasent.adaptation.trials import Search, State, Trial
 from contrasent.data import Rows, find_documents, keep_rows, n_words, open_examples, split_sentences
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation import FEWEST, HALVES, METRIC, NEARER, SOLVED, EncoderUse, Judgement
-from contrasent.files import remove_folder, write_text
+from contrasent.files import listed, remove_folder, write_text
 from contrasent.model import MaskedLm, SentenceEncoder, is_sentence_encoder, load_encoder
 from contrasent.options import AdaptOptions
 from contrasent.recipe import load_recipe
@@ -250,7 +250,8 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
             use, held_out = _use(str(result.encoder), rungs.options.device), f"{_PARTS[-1]}.txt"
             how: dict[str, Any] = {"documents": ground.in_documents, "seconds": _JUDGED / 3}
             trained = replace(trained, trained=evaluation.judge(use, folder / held_out, **how))
-    judged, left = result.judgement, rungs.seconds_left + ground.final_seconds
+    judged = result.judgement
+    left = 60 * rungs.options.minutes - (time.monotonic() - rungs.began)
     is_open = result.outcome == "start" and "helped" not in result.verdicts
     if _is_partial(judged) and is_open and not rungs.stopped and left > _JUDGED:
         use, words = _use(start, rungs.options.device), left * ground.words_a_second
@@ -350,10 +351,10 @@ def _seconds_of(encoder: Any, sample: Sequence[str]) -> float:
 
 def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     """Judge the start and write the answer so far; the parts of the text, and tasks of them."""
+    for tasks in filter(None, (listed(chosen.dev or ""), chosen.test)):
+        evaluation.raise_problems(evaluation.load_suite(tasks).problems)
     if chosen.dev:
         dev_task(EvaluationSettings(task=chosen.dev))
-    if chosen.test:
-        evaluation.raise_problems(evaluation.load_suite(chosen.test).problems)
     columns = chosen.columns and [chosen.columns]
     text = Text.read(chosen.data, columns, documents=chosen.documents, clean=chosen.clean)
     ground = Ground(f"{chosen.data} has {text.described}", text.in_documents)

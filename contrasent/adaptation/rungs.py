@@ -109,9 +109,9 @@ class Rungs:
 
     @property
     def seconds_left(self) -> float:
-        """Until the scores at the end have to begin."""
-        spent = time.monotonic() - self.began
-        return 60 * self.options.minutes - self.ground.final_seconds - spent
+        """Until the scores at the end have to begin, which take less where trials did."""
+        reserved = min(1.0, self.ground.speed_factor) * self.ground.final_seconds
+        return 60 * self.options.minutes - reserved - (time.monotonic() - self.began)
 
     def save(self) -> None:
         """Keep what is known, and the time that was spent."""

@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 
 from contrasent import files, training
 from contrasent.errors import ConfigError, ContrasentError, require_extra
+from contrasent.model import resolve
 from contrasent.options import TuneOptions
 from contrasent.recipe import Recipe, default_output, dotted, load_recipe, recipe_with, to_yaml
 from contrasent.records import write_records
@@ -283,6 +284,8 @@ def tune(
         for key, axis in axes.items():
             for value in getattr(axis, "choices", ()) or (axis.low, axis.high):
                 training.complete(load_recipe(base, {key: value}))
+                if key == "encoder.name":
+                    resolve(value)
         task = base.evaluation.task
         of_task = {"evaluation.task"} | set(_TEXT * (task == "auto"))
         differ = ", ".join(axes.keys() & of_task)

@@ -29,8 +29,9 @@ from typer.models import CommandInfo
 
 from contrasent import __version__, evaluation, model, report
 from contrasent.errors import ContrasentError, first_line, is_disk_full, is_out_of_memory
+from contrasent.options import Replacing
 from contrasent.progress import printable
-from contrasent.settings import checked, explanations, shared, spelling_of
+from contrasent.settings import Spelling, checked, explanations, settings, shared, spelling_of
 
 if TYPE_CHECKING:
     from contrasent.options import Loading, Measuring
@@ -54,6 +55,22 @@ _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "build": {"data": ("nli", "captions", "duplicates", "paraphrases")},
 }
 """The commands of each group, by the module of ``cli`` that has their classes."""
+
+
+@settings
+class AsJson:
+    """The form of what is printed."""
+
+    json: bool = False
+    """Print JSON in full precision, not a table."""
+
+
+@settings
+class AsHtml(Replacing):
+    """A page beside what is printed."""
+
+    html: Annotated[Path | None, Spelling(metavar="FILE")] = None
+    """Write a page to FILE that loads nothing: tables, figures, settings, how to repeat them."""
 
 
 def say(message: str, *, err: bool = False, nl: bool = True) -> None:

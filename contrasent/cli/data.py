@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from contrasent import data, evaluation, model, options, search
-from contrasent.cli.app import print_facts, print_json, raise_failures, say, tell
+from contrasent.cli.app import AsJson, print_facts, print_json, raise_failures, say, tell
 from contrasent.errors import DataError
 from contrasent.files import sha256_of
 from contrasent.progress import progress_bar
@@ -20,7 +20,7 @@ _COLUMNS = Spelling(of=options.RunOptions, metavar="A,B,...")
 
 
 @settings
-class CheckCommand(options.AsJson, options.FoundText, options.Replacing):
+class CheckCommand(AsJson, options.FoundText, options.Replacing):
     """Check text: what is understood, how long it is, what would do harm.
 
     Ends with a verdict and the command that trains on it, or, if training could not use the file,
@@ -123,7 +123,7 @@ class FetchCommand:
 
 
 @settings
-class LeaksCommand(options.DataFolder, options.AsJson):
+class LeaksCommand(options.DataFolder, AsJson):
     """Look for evaluation sentences and pairs in training text."""
 
     train: Annotated[str, ARGUMENT]
@@ -169,7 +169,7 @@ class NewFile(options.Replacing):
 
 
 @settings
-class BuildOptions(options.AsJson, NewFile):
+class BuildOptions(AsJson, NewFile):
     """The options of every command that builds training files."""
 
     sources: Annotated[list[str], ARGUMENT]
@@ -285,7 +285,7 @@ class MineCommand(options.Named, options.MiningOptions, NewFile):
 
 
 @settings
-class SynthesizeCommand(options.SynthesisOptions, NewFile, options.AsJson):
+class SynthesizeCommand(options.SynthesisOptions, NewFile, AsJson):
     """Make pairs of query and passage from text without labels, to train and to evaluate on.
 
     Queries are headings, questions, first sentences and rare words, which are taken out of the

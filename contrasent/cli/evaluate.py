@@ -31,11 +31,11 @@ class AsJsonLines(options.Replacing):
 
 
 @settings
-class EvaluateCommand(options.EvaluationOptions, options.AsHtml, AsJsonLines):
+class EvaluateCommand(options.EvaluationOptions, app.AsHtml, AsJsonLines):
     """Score encoders on similarity, transfer and retrieval tasks, by the protocol of a paper."""
 
     models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
-    """Encoders, a row each: a folder, a training run or a Hugging Face id; or a file of word
+    """Encoders to compare: a folder, a training run or a Hugging Face id; or a file of word
     vectors (GloVe's .txt, .vec)."""
 
     compare: bool = False
@@ -169,7 +169,7 @@ class CalibrateCommand(options.Named, options.Measuring, options.DataFolder):
 
 
 @settings
-class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
+class AnalyzeCommand(options.AnalysisOptions, app.AsHtml, AsJsonLines):
     """Measure how embeddings lie in space: alignment, uniformity, isotropy, spectrum, cosines."""
 
     models: Annotated[list[str] | None, Spelling(argument=True, metavar="[MODEL]...")] = None
@@ -229,9 +229,7 @@ class AnalyzeCommand(options.AnalysisOptions, options.AsHtml, AsJsonLines):
 class NeighboursCommand(options.Measuring, options.DataFolder, AsJsonLines):
     """Show the sentences of a corpus that are nearest to queries, encoders side by side."""
 
-    models: Annotated[list[str], Spelling(argument=True, metavar="MODEL")]
-    """Encoders, a column each: a folder, a training run or a Hugging Face id; or a file of word
-    vectors (GloVe's .txt, .vec)."""
+    models: Annotated[list[str], Spelling(argument=True, metavar="MODEL", of=EvaluateCommand)]
 
     corpus: str
     """What is searched: a .txt, .csv, .tsv, .jsonl (each also .gz) or .parquet file, a data set of

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from contrasent import options
-from contrasent.cli.app import print_facts, say, tell
+from contrasent.cli.app import AsJson, print_facts, say, tell
 from contrasent.errors import ConfigError
 from contrasent.files import read_json, refuse_existing
 from contrasent.serve import McpOptions, ServeOptions
@@ -111,7 +111,7 @@ class SifCommand(FitOptions):
 
 
 @settings
-class ExportCommand(options.Named, options.Pooling, options.AsJson, options.Replacing):
+class ExportCommand(options.Named, options.Pooling, AsJson, options.Replacing):
     """Write an encoder in the format of another library, checked against the encoder."""
 
     output: Annotated[Path, ARGUMENT]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, StringConstraints
 
 from contrasent import data, encode, evaluation, model, options, report, search
-from contrasent.cli.app import load, print_json, say, tell, write_html
+from contrasent.cli.app import AsHtml, AsJson, load, print_json, say, tell, write_html
 from contrasent.errors import ConfigError
 from contrasent.files import refuse_existing_file
 from contrasent.progress import one_line
@@ -106,7 +106,7 @@ def worker_commands(words: Sequence[str], count: int) -> list[list[str]]:
 
 
 @settings
-class SimilarityCommand(options.Named, options.Measuring, options.AsJson):
+class SimilarityCommand(options.Named, options.Measuring, AsJson):
     """Print the cosine of two texts, or the similarity that the encoder states."""
 
     text_a: Annotated[str, ARGUMENT]
@@ -133,9 +133,7 @@ class SimilarityCommand(options.Named, options.Measuring, options.AsJson):
 
 
 @settings
-class BuildCommand(
-    options.Named, options.IndexedText, options.Loading, options.InPrecision, options.Replacing
-):
+class BuildCommand(options.Named, options.IndexedText, options.Loading, options.IndexOptions):
     """Embed texts and write an index."""
 
     source: Annotated[str, Spelling(argument=True, metavar="INPUT")]
@@ -145,23 +143,11 @@ class BuildCommand(
     index: Annotated[Path, ARGUMENT]
     """The folder of the new index."""
 
-    kind: str = "auto"
-    """flat (exact), hnsw, ivfpq (OPQ+IVF-PQ, the smallest), auto: one of these by the number of
-    texts; milvus (exact) or milvus-hnsw: in Milvus; binary: candidates by bits."""
-
-    vectors: Literal["float32", "float16", "int8", "binary"] = "float32"
-    """How vectors are kept: int8 takes a quarter; binary is int8 and bits that are searched first.
-    What is lost is measured on the texts."""
-
-    words: Annotated[bool, Spelling(flag="--words/--no-words")] = True
-    """Keep what searches by words need, and measure on the texts if these help."""
-
     weight: Annotated[float, Field(ge=0, le=1)] | None = None
     """The share of words in hybrid search, which is then not measured."""
 
     def __call__(self) -> None:
-        building: dict[str, Any] = {"kind": self.kind, "vectors": self.vectors, "words": self.words}
-        building |= {"overwrite": self.overwrite, "show_progress": True}
+        building: dict[str, Any] = shared(self, options.IndexOptions) | {"show_progress": True}
         if not self.words:
             refuse_unused(self, ["weight"], "--no-words has none to weigh")
         if Path(self.source).is_dir():
@@ -174,9 +160,10 @@ class BuildCommand(
             reading = encode.open_sentences(self.source, self.columns, self.ids, clean=self.clean)
             with reading as sentences:
                 search.kind_for(_announce(sentences), self.kind, vectors=self.vectors)
-                building |= {"ids": sentences.ids(), "precision": self.precision}
+                building["metadata"] = search.metadata_of(sentences)
                 encoder = load(self, self.model)
-                built = search.Index.build(encoder, sentences, self.index, **building)
+                ids = sentences.ids()
+                built = search.Index.build(encoder, sentences, self.index, ids, **building)
         _report(built, encoder, self.weight)
 
 
@@ -192,7 +179,8 @@ def _tell_fusion(words: search.WordsInfo) -> None:
 def _report(index: search.Index, encoder: Any = None, weight: float | None = None) -> None:
     ann, width = index.manifest.ann, index.manifest.encoder.width
     recall, kept = "" if ann is None else f" (recall@10 {ann.recall:.3f})", index.manifest.vectors
-    tell(f"{index.folder}: {len(index)} texts of {width} dimensions, {index.kind}{recall}")
+    beside = f"; metadata: {', '.join(index.manifest.columns)}" if index.manifest.columns else ""
+    tell(f"{index.folder}: {len(index)} texts of {width} dimensions, {index.kind}{recall}{beside}")
     if kept.form != "float32":
         tell(f"{kept.form} vectors: recall@10 {kept.recall:.3f} of float32 ones, when it was built")
     if encoder is not None and index.manifest.words is not None:
@@ -219,7 +207,8 @@ class AddCommand(OfIndex, options.IndexedText, options.MovedEncoder):
         with encode.open_sentences(self.source, **shared(self, options.IndexedText)) as sentences:
             _announce(sentences)
             before, loaded = len(opened), opened.encoder(self.encoder, self.device)
-            opened.add(loaded, sentences, sentences.ids(), show_progress=True)
+            how: dict[str, Any] = {"metadata": search.metadata_of(sentences)}
+            opened.add(loaded, sentences, sentences.ids(), show_progress=True, **how)
         tell(f"{self.index}: {len(opened)} texts, {len(opened) - before} of them new")
 
 
@@ -260,7 +249,9 @@ class RemoveCommand(OfIndex):
 class OptimizeCommand(OfIndex):
     """Free the room of removed texts, and cover added ones by the index's kind of search."""
 
-    kind: Annotated[str | None, Spelling(of=BuildCommand, end="Else what it was built as.")] = None
+    kind: Annotated[
+        str | None, Spelling(of=options.IndexOptions, end="Else what it was built as.")
+    ] = None
 
     def __call__(self) -> None:
         opened = search.Index.open(self.index)
@@ -308,7 +299,7 @@ class InfoCommand(OfIndex):
 
 def _announce(sentences: encode.Sentences, what: str = "texts") -> int:
     for line in sentences.summary(what):
-        tell(line)
+        tell(line if what != "texts" else line.replace("ignored: ", "metadata: "))
     return sentences.count()
 
 
@@ -320,7 +311,7 @@ def _lines(words: list[str]) -> list[str]:
 
 
 @settings
-class SearchCommand(OfIndex, options.MovedEncoder, options.SearchOptions, options.AsJson):
+class SearchCommand(OfIndex, options.MovedEncoder, options.SearchOptions, AsJson):
     """Print the texts of an index that are nearest to a query, or to each of several."""
 
     query: Annotated[list[str], ARGUMENT]
@@ -346,7 +337,7 @@ class SearchCommand(OfIndex, options.MovedEncoder, options.SearchOptions, option
 
 
 @settings
-class Grouping(options.AsJson, options.Replacing):
+class Grouping(AsJson, options.Replacing):
     """Texts, of which a command makes groups."""
 
     source: Annotated[str, Spelling(argument=True, metavar="TEXT")]
@@ -401,7 +392,7 @@ class DuplicatesTextCommand(options.DuplicatesOptions, Grouping):
 
 
 @settings
-class ClusterCommand(options.ClusterOptions, Grouping, options.AsHtml):
+class ClusterCommand(options.ClusterOptions, Grouping, AsHtml):
     """Divide texts into clusters, and name each by its words."""
 
     def __call__(self) -> None:

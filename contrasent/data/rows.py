@@ -4,8 +4,9 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from decimal import Decimal
 from functools import cached_property, partial
 from itertools import islice
@@ -47,6 +48,19 @@ class SourceRows(ABC):
         self.described = self.chosen.described + (f"; {self.layout}" if self.layout else "")
         self.names = tuple(self.first[position] for position in self.chosen.positions)
         return self
+
+    def beside(self, taken: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Where each row stands, and its cells of named columns that were not chosen.
+
+        A name that is ``taken`` for something else is preceded by ``row_``.
+        """
+        chosen, count = self.chosen, len(self.first)
+        names = enumerate(map(str.strip, self.first if self.named or chosen.header else ()))
+        rest = {n: it for n, it in names if it and n not in chosen.positions}
+        rest = {n: f"row_{it}" if it in taken else it for n, it in rest.items()}
+        every = ColumnMap(tuple(range(count)), chosen.header, "", "order", count)
+        for where, cells in copy(self).choose(lambda _: every).rows():
+            yield where, {name: cells[n] for n, name in rest.items()}
 
     @abstractmethod
     def rows(self, trouble: readers.Trouble = readers.stop) -> Iterator[Row]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, Self
 
@@ -457,13 +458,14 @@ def run_processes(lines: Sequence[Sequence[str]], devices: int) -> None:
 
 
 def end_with_parent() -> None:
-    """End with the process of :func:`run_processes`, whose end closes standard input."""
-    if os.environ.pop(_PARENT, ""):
+    """End with the process that forked it, or with :func:`run_processes`, which closes a pipe."""
+    parent, is_worker = parent_process(), os.environ.pop(_PARENT, "")
 
-        def wait() -> None:
-            os.read(0, 1)
-            os._exit(1)
+    def wait() -> None:
+        os.read(0, 1) if parent is None else parent.join()
+        os._exit(1)
 
+    if is_worker or parent is not None:
         threading.Thread(target=wait, daemon=True).start()
 
 

@@ -153,15 +153,10 @@ class EncoderUse:
 
     @classmethod
     def by(
-        cls,
-        options: Measuring,
-        encoder: DescribedEncoder | str | Path,
-        seed: int | None = None,
-        show_progress: bool = False,
+        cls, options: Measuring, encoder: DescribedEncoder | str | Path, *how: Any
     ) -> EncoderUse:
-        """The use of an encoder as the options of a command say."""
-        loading = shared(options, Loading)
-        return cls.of(encoder, options.precision_name, seed, show_progress, **loading)
+        """The use of an encoder as the options of a command say; ``how`` follows `precision`."""
+        return cls.of(encoder, options.precision_name, *how, **shared(options, Loading))
 
     @property
     def similarity(self) -> str:

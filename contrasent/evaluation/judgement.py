@@ -396,20 +396,21 @@ def _verdict(
     gains = {it: of for it, of in differences.items() if of.interval and of.interval.low > 0}
     others = [it for it in gains if it not in (BM25, fusion)]
     on, on_fusing = (f"on {plural(len(it), 'task')} made of this text" for it in tasks)
+    by_fusion = f"{better(fused)} {on_fusing}" if fused else ""
     hybrid = f"hybrid search with weight {weight:g}" if fused else ""
     if others:
         best = max(others, key=lambda it: gains[it].difference)
         return "other", f"{best} is better than {name}: {better(gains[best])} {on}."
     if BM25 in gains:
-        both = f"{hybrid} ({better(fused)}), or BM25 alone" if fused else "BM25"
+        both = f"{hybrid} ({by_fusion}), or BM25 alone" if fused else "BM25"
         return "words", (f"BM25 is better here than {name}: {better(by_words)} {on}. Use {both}.")
     if fused and fusion in gains:
-        return "hybrid", f"{name} with BM25 is better: use {hybrid}, {better(fused)} {on_fusing}."
+        return "hybrid", f"{name} with BM25 is better: use {hybrid}, {by_fusion}."
     ends = by_words.interval
     if ends and ends.high < 0:
         hybrid = "these tasks cannot tell if hybrid search helps"
         if fused and not all(it.startswith(HALVES) for it in tasks[1]):
-            hybrid = f"hybrid search brings nothing ({better(fused)})"
+            hybrid = f"hybrid search brings nothing ({by_fusion})"
         return "good", (
             f"{name} is good enough: BM25 is worse ({better(by_words)} {on}), and {hybrid}."
         )

@@ -8,18 +8,17 @@ counts when its ``job.json`` is in place, a measure when its result is.
 from __future__ import annotations
 
 import json
-import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from contrasent import model
+from contrasent.encode import end_with_parent
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.evaluation import STS, Geometry
 from contrasent.files import write_text
@@ -209,7 +208,7 @@ def run_work(work: Sequence[Work], jobs: int, notify: Callable[[str], None]) -> 
                 it for it in left if pending.isdisjoint(job.key for job in [*it.job.chain()][:-1])
             ]
             for it in ready[: jobs - len(busy)]:
-                process = ProcessPoolExecutor(1, forking, _end_with_parent)
+                process = ProcessPoolExecutor(1, forking, end_with_parent)
                 busy[process.submit(_perform, it, jobs)] = it, process
                 left.remove(it)
             for future in wait(busy, return_when=FIRST_COMPLETED).done:
@@ -224,15 +223,6 @@ def run_work(work: Sequence[Work], jobs: int, notify: Callable[[str], None]) -> 
     finally:
         for _, process in busy.values():
             process.shutdown(cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    def watch() -> None:
-        if (parent := parent_process()) is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _perform(work: Work, jobs: int) -> str:

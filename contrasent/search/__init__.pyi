@@ -7,6 +7,7 @@ from .mining import load_reranker as load_reranker
 from .mining import mine as mine
 from .nearest import kind_for as kind_for
 from .storage import LITE as LITE
+from .sync import metadata_of as metadata_of
 from .sync import sync_index as sync_index
 from .words import Hit as Hit
 from .words import WordIndex as WordIndex

@@ -18,7 +18,7 @@ from contrasent.encode.shards import Blocks, FinishedShards, blocks_with_texts, 
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick, warn
 from contrasent.files import recover_folder, refuse_existing, writing_folder
 from contrasent.model.protocol import Encoder, role_options, similarity_of, unit_rows
-from contrasent.options import SearchOptions
+from contrasent.options import IndexOptions, SearchOptions
 from contrasent.progress import progress_bar
 from contrasent.search import storage
 from contrasent.search.metadata import (
@@ -57,7 +57,8 @@ class Index:
         self.patience = 0.1  # seconds in which another process that writes may end
 
     @classmethod
-    def build(  # noqa: PLR0913 - what an index is made of, by name
+    @takes(IndexOptions)
+    def build(
         cls,
         encoder: Encoder | str | Path,
         texts: Iterable[str] | FinishedShards,
@@ -65,12 +66,8 @@ class Index:
         ids: Sequence[str | int] | None = None,
         *,
         metadata: Metadata = None,
-        precision: str = "auto",
-        kind: str = "auto",
-        vectors: str = "float32",
-        words: bool = True,
-        overwrite: bool = False,
         show_progress: bool = False,
+        **options: Any,
     ) -> Index:
         """Embed texts and write an index, as a whole or not at all.
 
@@ -80,26 +77,18 @@ class Index:
             folder: where to write the index.
             ids: one different id per text; by default the numbers of the rows.
             metadata: values by name for each text, which hits have and searches can ask for.
-            precision: ``fp32``, ``bf16`` or ``auto``; queries use the same.
-            kind: ``flat`` (exact), ``hnsw``, ``ivfpq`` (OPQ+IVF-PQ, the smallest), or ``auto``:
-                one of these, by the number of texts; ``milvus`` (exact) or ``milvus-hnsw`` to keep
-                the vectors in Milvus; ``binary`` finds candidates by the bits of vectors.
-            vectors: numbers that they are kept as: ``float32``, ``float16``, ``int8``, or
-                ``binary``, which is int8 searched by bits.
-            words: write what BM25 needs as well, for searches by words and hybrid ones.
-                `contrasent.tune_index` measures if these are better.
-            overwrite: replace an index that is there already.
             show_progress: a progress bar on standard error.
+            **options: by name. `contrasent.tune_index` measures if searches by words help.
 
         Raises:
             ConfigError: something else is at ``folder``, or another process writes it.
             DataError: there is no text, a text is empty, or ids are repeated, empty or too few.
         """
-        embeds = model.encoder_of(encoder)
+        asked, embeds = checked(IndexOptions, options), model.encoder_of(encoder)
         names, similarity = checked_ids(ids), similarity_of(embeds)
-        chosen = kind_for(inf, kind, similarity, vectors)
-        form: Any = vectors
-        if vectors == "binary":
+        kind, form, precision = asked.kind, asked.vectors, str(asked.precision)
+        chosen = kind_for(inf, kind, similarity, form)
+        if form == "binary":
             kind, form = chosen, "int8"
         if isinstance(texts, FinishedShards):
             written = str(texts.manifest["precision"])
@@ -117,7 +106,7 @@ class Index:
             writes=1,
             similarity=similarity,
             vectors=VectorsInfo(form),
-            words=WordsInfo() if words else None,
+            words=WordsInfo() if asked.words else None,
             columns=joint_columns({}, table),
         )
         rows = numbered(blocks, names, similarity, table)
@@ -125,7 +114,7 @@ class Index:
         remedy = "it is not an index, so it is left alone: name another folder"
         if is_index := bool(manifest_in(folder, "contrasent-index-")):
             remedy = "pass --overwrite to replace it, or add to it with: contrasent index add"
-        if not (is_index and overwrite):
+        if not (is_index and asked.overwrite):
             refuse_existing(folder, remedy)
         with writing_index(folder, anew=True):
             _write_index(folder, manifest, rows, None if kind == "auto" else kind, show_progress)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from contrasent.encode.vectors import FORMS, SmallVectors, Vectors
+from contrasent.encode.vectors import SmallVectors, Vectors
 from contrasent.errors import ConfigError, pick
 from contrasent.files import readable, writing
 from contrasent.metrics import pair_similarities
@@ -226,7 +226,6 @@ def kind_for(
     rows: float, kind: str = "auto", similarity: str = "cosine", vectors: str = "float32"
 ) -> str:
     """The kind of index for a number of rows and vectors, or the one that is named if it can be."""
-    pick("vectors", vectors, FORMS)
     asked = pick("kind of index", kind, ("auto", *KINDS))
     if asked == "auto":
         fits = (name for name, row in KINDS.items() if rows < row.auto_below)

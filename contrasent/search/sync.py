@@ -10,16 +10,16 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from contrasent import model
-from contrasent.data.columns import ColumnMap, choose_columns
-from contrasent.data.readers import CONTROL, without_markup
-from contrasent.data.rows import open_source, require_cell
-from contrasent.encode.shards import FILE
+from contrasent.data.readers import CONTROL, stop, without_markup
+from contrasent.data.rows import open_rows_of, require_cell
+from contrasent.encode.shards import FILE, Sentences
 from contrasent.errors import ConfigError, DataError, first_line, require_extra, warn
 from contrasent.files import recover_folder, sha256_of
 from contrasent.model.protocol import Encoder
@@ -217,7 +217,7 @@ def _sections(path: Path, columns: str | None) -> Iterator[Section]:
     """The sections of a file: those between headings, or the rows of a table."""
     kind = path.suffix.lower()
     if kind in _TABLES:
-        yield from _table_rows(path, kind, columns)
+        yield from _table_rows(path, columns)
         return
     text, title = path.read_text(encoding="utf-8-sig"), None
     if kind in _HTML:
@@ -251,16 +251,18 @@ def _plain(html: str) -> str:
     return " ".join(without_markup(html)[0].split())
 
 
-def _table_rows(path: Path, kind: str, columns: str | None) -> Iterator[Section]:
-    def choose(names: Sequence[str]) -> ColumnMap:
-        named = None if columns is None else [columns]
-        [place] = choose_columns(names, "passages", named, str(path), named=True).positions
-        others = [number for number in range(len(names)) if number != place]
-        return ColumnMap((place, *others), True, "", "order", len(others))
-
-    rows = open_source(str(path), kind).choose(choose)
-    names = [f"row_{name}" if name in _OURS else name for name in rows.names[1:]]
-    for where, (text, *cells) in rows.rows():
-        for cell in (text, *map(str, (*names, *cells))):
+def _table_rows(path: Path, columns: str | None) -> Iterator[Section]:
+    rows = open_rows_of(str(path), "passages", None if columns is None else [columns])
+    for (where, (text,)), (_, known) in zip(rows.rows(), rows.beside(_OURS), strict=True):
+        for cell in (text, *map(str, chain(known, known.values()))):
             require_cell(cell, where)
-        yield "", (text or "").strip(), dict(zip(names, cells, strict=True))
+        yield "", (text or "").strip(), known
+
+
+def metadata_of(sentences: Sentences) -> list[dict[str, Any]] | None:
+    """The cells beside each sentence of a table, by their columns; None where there is none."""
+    examples = sentences.examples
+    places = () if examples.is_lines else (where for where, _ in examples.read(stop))
+    rows = examples.rows.beside(_OURS)
+    known = [next(cells for at, cells in rows if at == where) for where in places]
+    return known if any(known) else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contrasent.errors import ConfigError, MissingExtraError, logger, pick
-from contrasent.files import BusyError, exclusive, recover_folder, sweep, write_text
+from contrasent.files import BusyError, exclusive, recover_folder, require_place, sweep, write_text
 from contrasent.recipe import Recipe, dotted, load_recipe, to_yaml
 from contrasent.records import installed_versions
 
@@ -107,17 +107,15 @@ class RunFolder:
 
     def check_place(self, *, resume: bool, overwrite: bool) -> None:
         """Raise ConfigError if the folder cannot be written to, or holds anything to be kept."""
-        parent = self.root.absolute()
-        while not parent.exists():
-            parent = parent.parent
+        require_place(self.root)
         names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
         names = [name for name in names if name != _LOCK and not _is_unfinished(name)]
         foreign = [name for name in names if name not in _WRITTEN]
         problem = ""
         if resume and overwrite:
             problem = "is kept by --resume and replaced by --overwrite: give one of them"
-        elif not parent.is_dir():
-            problem = f"cannot be there: {parent} is a file"
+        elif self.root.is_file():
+            problem = "is a file"
         elif names and not self.is_run:
             problem = f"holds files that are not of a training run, such as {names[0]}"
         elif overwrite and foreign:

@@ -385,7 +385,7 @@ def test_the_time_is_used_though_the_machine_was_busy_when_it_was_measured(
     rungs = searching.Rungs(Search(tmp_path, state, {}), options, {}, now)
     ground, following = rungs.ground, None
     ground.step_seconds, ground.score_seconds = 0.5 * slower, 1.0 * slower
-    ground.other_seconds = 5.0 * slower
+    ground.other_seconds, ground.final_seconds = 5.0 * slower, 20.0 * slower
     for settings in rungs._plan():
         assert following in (None, settings)  # as a search that goes on would choose
         if not state.trials:

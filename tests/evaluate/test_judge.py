@@ -117,6 +117,7 @@ def judged_by_command(tmp_path, lines, synonyms):
 def test_bm25_wins_where_texts_share_numbers_that_the_encoder_does_not_know(tmp_path):
     judged = judged_by_command(tmp_path, part_numbers(), False)
     assert judged["verdict"] == "words"
+    assert judged["sentence"].count("made of this text") == 2  # what is compared on which tasks
     assert judged["weight"] > 0.3
     assert judged["differences"]["BM25"]["interval"]["low"] > 0.3
     assert sum(it["words"][0]["right"] for it in judged["queries"]) >= 8

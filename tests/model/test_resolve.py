@@ -56,7 +56,8 @@ def test_offline_an_unknown_name_is_explained_at_once(name, tmp_path, monkeypatc
         SentenceEncoder.load(name, pooler="cls", head="none")
     assert time.monotonic() - start < 5
     if name in ("a/b/c", "./nowhere", "here.txt"):  # no names of the hub
-        assert f"there is no folder {name}; an encoder is a folder" in str(caught.value)
+        what = "a file" if name == "here.txt" else "no folder"
+        assert f"{name} is {what}; an encoder is a folder" in str(caught.value)
     else:
         assert f"{name!r} is not a local folder" in str(caught.value)
         assert "[offline]'" in str(caught.value)

@@ -58,6 +58,36 @@ def test_build_search_add_info(run, loaded):
     assert json.loads(run("info", "index").stdout) == told
 
 
+def test_other_columns_of_a_table_are_metadata(run, tmp_path):
+    rows = [
+        {"id": "a", "question": "<b>red</b> fish", "year": 2019, "path": "p", " ": "x"},
+        {"id": "b", "question": "", "year": 2020, "path": "q", " ": "x"},
+        {"id": "c", "question": "blue bird", "year": 2021, "path": None, " ": "x"},
+        {"id": "d", "question": "red fish", "year": 2022, "path": "r", " ": "x"},
+    ]
+    header, lines = ",".join(rows[0]), [",".join(str(it or "") for it in r.values()) for r in rows]
+    (tmp_path / "t.csv").write_text("\n".join([header, *lines]) + "\n")
+    objects = [json.dumps(row | {"more": n}) for n, row in enumerate(rows)]
+    (tmp_path / "t.jsonl").write_text("\n".join([*objects, '{"question": "new fish"}']) + "\n")
+
+    def hits(index, *words):
+        shown = run("search", index, "fish", "--json", *words).stdout.splitlines()
+        return {it["text"]: it.get("metadata") for it in map(json.loads, shown)}
+
+    chosen = ("--columns", "question", "--clean")
+    told = run("build", "m", "t.csv", "plain", *chosen)
+    assert "metadata: row_id, year, row_path" in told.stderr
+    found = {"row_id": "c", "year": "2021"}
+    assert hits("plain", "--filter", "year > 2019")["blue bird"] == found | {"row_path": ""}
+    assert hits("plain")["red fish"] == {"row_id": "a", "year": "2019", "row_path": "p"}
+    run("build", "m", "t.jsonl", "own", *chosen)
+    run("add", "own", "t.jsonl", *chosen)
+    assert hits("own", "--filter", "more = 2") == {"blue bird": found | {"year": 2021, "more": 2}}
+    assert hits("own", "--filter", "year is null") == {"new fish": None}
+    run("build", "m", "texts.txt", "lines")
+    assert set(hits("lines").values()) == {None}
+
+
 def test_several_queries_and_a_threshold(run):
     run("build", "m", "texts.txt", "index", "--precision", "fp32")
     told = run("search", "index", "-", "--threshold", "0.999", stdin="red fish\n\nno fish\n").stdout
