@@ -157,13 +157,12 @@ class BuildCommand(options.Named, options.IndexedText, options.Loading, options.
             encoder = load(self, self.model)
             built = search.Index.build(encoder, shards, self.index, **building)
         else:
-            reading = encode.open_sentences(self.source, self.columns, self.ids, clean=self.clean)
-            with reading as sentences:
+            how = shared(self, options.IndexedText)
+            with encode.open_sentences(self.source, **how) as sentences:
                 search.kind_for(_announce(sentences), self.kind, vectors=self.vectors)
-                building["metadata"] = search.metadata_of(sentences)
+                building |= {"metadata": search.metadata_of(sentences), "ids": sentences.ids()}
                 encoder = load(self, self.model)
-                ids = sentences.ids()
-                built = search.Index.build(encoder, sentences, self.index, ids, **building)
+                built = search.Index.build(encoder, sentences, self.index, **building)
         _report(built, encoder, self.weight)
 
 
@@ -299,7 +298,7 @@ class InfoCommand(OfIndex):
 
 def _announce(sentences: encode.Sentences, what: str = "texts") -> int:
     for line in sentences.summary(what):
-        tell(line if what != "texts" else line.replace("ignored: ", "metadata: "))
+        tell(line if what != "texts" else line.replace("ignored: ", "beside it: "))
     return sentences.count()
 
 

@@ -52,15 +52,15 @@ class SourceRows(ABC):
     def beside(self, taken: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Where each row stands, and its cells of named columns that were not chosen.
 
-        A name that is ``taken`` for something else is preceded by ``row_``.
+        A name that is ``taken`` for something else is preceded by ``row_``; vectors are left out.
         """
-        chosen, count = self.chosen, len(self.first)
-        names = enumerate(map(str.strip, self.first if self.named or chosen.header else ()))
-        rest = {n: it for n, it in names if it and n not in chosen.positions}
-        rest = {n: f"row_{it}" if it in taken else it for n, it in rest.items()}
-        every = ColumnMap(tuple(range(count)), chosen.header, "", "order", count)
+        header, own, count = self.chosen.header, self.chosen.positions, len(self.first)
+        names = enumerate(map(str.strip, self.first if self.named or header else ()))
+        rest = {n: f"row_{it}" if it in taken else it for n, it in names if it and n not in own}
+        every = ColumnMap(tuple(range(count)), header, "", "order", count)
         for where, cells in copy(self).choose(lambda _: every).rows():
-            yield where, {name: cells[n] for n, name in rest.items()}
+            kept = {name: cells[n] for n, name in rest.items()}
+            yield where, {k: it for k, it in kept.items() if not _is_vector(it)}
 
     @abstractmethod
     def rows(self, trouble: readers.Trouble = readers.stop) -> Iterator[Row]:
@@ -362,6 +362,10 @@ def require_cell(cell: Any, where: str) -> None:
         return
     what = "half of a surrogate pair in " if is_text else ""
     raise DataError(f"{where}: {what}{shown(cell)} is no text; sentences are strings")
+
+
+def _is_vector(cell: Any) -> bool:
+    return isinstance(cell, list) and {type(it) for it in cell[:1]} == {float}
 
 
 def _is_blank(cells: list[str]) -> bool:

@@ -67,7 +67,7 @@ def test_other_columns_of_a_table_are_metadata(run, tmp_path):
     ]
     header, lines = ",".join(rows[0]), [",".join(str(it or "") for it in r.values()) for r in rows]
     (tmp_path / "t.csv").write_text("\n".join([header, *lines]) + "\n")
-    objects = [json.dumps(row | {"more": n}) for n, row in enumerate(rows)]
+    objects = [json.dumps(row | {"more": n, "vector": [0.5, 1.0]}) for n, row in enumerate(rows)]
     (tmp_path / "t.jsonl").write_text("\n".join([*objects, '{"question": "new fish"}']) + "\n")
 
     def hits(index, *words):
