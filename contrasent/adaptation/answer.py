@@ -250,8 +250,7 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
             use, held_out = _use(str(result.encoder), rungs.options.device), f"{_PARTS[-1]}.txt"
             how: dict[str, Any] = {"documents": ground.in_documents, "seconds": _JUDGED / 3}
             trained = replace(trained, trained=evaluation.judge(use, folder / held_out, **how))
-    judged = result.judgement
-    left = 60 * rungs.options.minutes - (time.monotonic() - rungs.began)
+    judged, left = result.judgement, 60 * rungs.options.minutes + rungs.began - time.monotonic()
     is_open = result.outcome == "start" and "helped" not in result.verdicts
     if _is_partial(judged) and is_open and not rungs.stopped and left > _JUDGED:
         use, words = _use(start, rungs.options.device), left * ground.words_a_second

@@ -59,8 +59,7 @@ class SourceRows(ABC):
         rest = {n: f"row_{it}" if it in taken else it for n, it in names if it and n not in own}
         every = ColumnMap(tuple(range(count)), header, "", "order", count)
         for where, cells in copy(self).choose(lambda _: every).rows():
-            kept = {name: cells[n] for n, name in rest.items()}
-            yield where, {k: it for k, it in kept.items() if not _is_vector(it)}
+            yield where, {name: cells[n] for n, name in rest.items() if not _is_vector(cells[n])}
 
     @abstractmethod
     def rows(self, trouble: readers.Trouble = readers.stop) -> Iterator[Row]:

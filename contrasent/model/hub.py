@@ -47,10 +47,9 @@ def resolve(name: str | Path) -> Path:
     # A folder that is gone, or a file, is no name for the hub.
     within = folder.parent != Path() and folder.parent.is_dir()
     if not _HUB_ID.fullmatch(str(name)) or within or folder.is_file():
-        what = "a file" if folder.is_file() else "no folder"
         raise CheckpointError(
-            f"{name} is {what}; an encoder is a folder that holds config.json, or a "
-            f"Hugging Face id{_near(folder)}"
+            f"{name} is {'a file' if folder.is_file() else 'no folder'}; an encoder is a folder "
+            f"that holds config.json, or a Hugging Face id{_near(folder)}"
         )
     return _download(str(name))
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from contrasent import model
+from contrasent.data.columns import choose_columns
 from contrasent.data.readers import CONTROL, stop, without_markup
-from contrasent.data.rows import open_rows_of, require_cell
+from contrasent.data.rows import open_source, require_cell
 from contrasent.encode.shards import FILE, Sentences
 from contrasent.errors import ConfigError, DataError, first_line, require_extra, warn
 from contrasent.files import recover_folder, sha256_of
@@ -252,7 +253,9 @@ def _plain(html: str) -> str:
 
 
 def _table_rows(path: Path, columns: str | None) -> Iterator[Section]:
-    rows = open_rows_of(str(path), "passages", None if columns is None else [columns])
+    how: Any = {"columns": columns and [columns], "where": str(path), "named": True}
+    choose = partial(choose_columns, kind="passages", **how)
+    rows = open_source(str(path), path.suffix.lower()).choose(choose)
     for (where, (text,)), (_, known) in zip(rows.rows(), rows.beside(_OURS), strict=True):
         for cell in (text, *map(str, chain(known, known.values()))):
             require_cell(cell, where)
