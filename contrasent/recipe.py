@@ -26,8 +26,6 @@ from contrasent.settings import (
 
 T = TypeVar("T")
 
-_RETIRED = {("train", "whitening_sentences"): 0, ("objective", "near"): "any"}
-"""Settings that are gone, with the value of recipes that made no use of them."""
 _OBJECTIVE = "simcse"
 _DEEPEST = 3
 
@@ -231,9 +229,6 @@ def load_recipe(name: str | Path | Recipe, overrides: Mapping[str, Any] | None =
         path = recipes()[pick("recipe", str(name), recipes())]
     content, lines = read_mapping(path)
     content = {section: values for section, values in content.items() if values is not None}
-    for (section, key), unused in _RETIRED.items():
-        if isinstance(values := content.get(section), dict) and values.get(key) == unused:
-            del values[key]
     try:
         TypeAdapter(Recipe).validate_python(content)
     except ValidationError as error:

@@ -136,13 +136,6 @@ def test_a_recipe_written_out_is_the_same_recipe(name, file):
     assert config_of(name, written) == config_of(name, given)
 
 
-def test_a_recipe_of_an_earlier_run_is_read_unless_it_used_what_is_gone(file):
-    old = "train:\n  batch_size: 8\n  whitening_sentences: "
-    assert load_recipe(file(f"{old}0\n")).train.batch_size == 8
-    with pytest.raises(ConfigError, match="whitening_sentences"):
-        load_recipe(file(f"{old}99\n"))
-
-
 SECTIONS = EncoderSettings, DataSettings, ViewSettings, TrainSettings, EvaluationSettings, Recipe
 
 

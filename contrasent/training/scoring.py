@@ -13,7 +13,7 @@ from contrasent.data.examples import Examples
 from contrasent.distributed import ProcessGroup, launched
 from contrasent.errors import ConfigError, DataError, logger
 from contrasent.evaluation import suite as suites
-from contrasent.evaluation.compare import SeedScores, gains
+from contrasent.evaluation.compare import SeedScores, gains, with_comparison
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores, raise_problems
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import Options, preset_named
@@ -199,6 +199,8 @@ def score_result(
         bootstrap = Bootstrap(resamples=2) if of_start is trained else Bootstrap()
         of_types = tasks.compare(of_start, trained, bootstrap)
         comparisons[start] = [of_metrics[0] for of_metrics in of_types.values() if of_metrics]
+    for comparison in comparisons[AS_IT_COMES] if not is_start else ():
+        after = with_comparison(after, comparison)
     shown = [] if is_start else gains(comparisons)
     return BeforeAndAfter(tasks, before, with_pooler, after, shown, gains(comparisons, every=True))
 

@@ -65,6 +65,8 @@ def test_final_scores_are_those_of_the_start_and_of_best(trained, tmp_path, tiny
         assert record.overlap["sentences_seen"] > 0
     assert {r.overlap for r in result.before} == {None}
     assert spearman(stored, result.best) == pytest.approx(result.best_score, abs=1e-6)
+    compared = {r.compared for r in result.after} - {None}
+    assert compared == {gain.compared for gain in result.scores.gains}  # files tell it too
     start = SentenceEncoder.load(tiny_bert, pooler="cls", head="none", device="cpu")
     expected = evaluate(start, [str(pairs_file)])
     assert spearman(stored, tiny_bert) == spearman(expected, tiny_bert)
