@@ -52,14 +52,14 @@ class SourceRows(ABC):
     def beside(self, taken: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Where each row stands, and its cells of named columns that were not chosen.
 
-        A name that is ``taken`` for something else is preceded by ``row_``; vectors are left out.
+        A name that is ``taken`` is preceded by ``row_``; embeddings and bytes are left out.
         """
         header, own, count = self.chosen.header, self.chosen.positions, len(self.first)
         names = enumerate(map(str.strip, self.first if self.named or header else ()))
         rest = {n: f"row_{it}" if it in taken else it for n, it in names if it and n not in own}
         every = ColumnMap(tuple(range(count)), header, "", "order", count)
         for where, cells in copy(self).choose(lambda _: every).rows():
-            yield where, {name: cells[n] for n, name in rest.items() if not _is_vector(cells[n])}
+            yield where, {name: cells[n] for n, name in rest.items() if not _is_bulk(cells[n])}
 
     @abstractmethod
     def rows(self, trouble: readers.Trouble = readers.stop) -> Iterator[Row]:
@@ -363,8 +363,10 @@ def require_cell(cell: Any, where: str) -> None:
     raise DataError(f"{where}: {what}{shown(cell)} is no text; sentences are strings")
 
 
-def _is_vector(cell: Any) -> bool:
-    return isinstance(cell, list) and {type(it) for it in cell[:1]} == {float}
+def _is_bulk(cell: Any) -> bool:
+    """True of an embedding, and of the bytes of an image or a sound."""
+    parts = [*cell.values()] if isinstance(cell, dict) else [cell]
+    return bytes in map(type, parts) or (isinstance(cell, list) and float in map(type, cell[:1]))
 
 
 def _is_blank(cells: list[str]) -> bool:

@@ -1,6 +1,8 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers.dummy_encoder import DummyEncoder
 from typer.testing import CliRunner
@@ -86,6 +88,10 @@ def test_other_columns_of_a_table_are_metadata(run, tmp_path):
     assert hits("own", "--filter", "year is null") == {"new fish": None}
     run("build", "m", "texts.txt", "lines")
     assert set(hits("lines").values()) == {None}
+    seen = [{"text": it, "seen": {"bytes": b"png"}, "raw": b"x", "of": {"a": it}} for it in TEXTS]
+    pq.write_table(pa.Table.from_pylist(seen), tmp_path / "seen.parquet")
+    run("build", "m", "seen.parquet", "images")
+    assert hits("images")["red fish"] == {"of": str({"a": "red fish"})}
 
 
 def test_several_queries_and_a_threshold(run):
