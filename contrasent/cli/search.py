@@ -248,9 +248,7 @@ class RemoveCommand(OfIndex):
 class OptimizeCommand(OfIndex):
     """Free the room of removed texts, and cover added ones by the index's kind of search."""
 
-    kind: Annotated[
-        str | None, Spelling(of=options.IndexOptions, end="Else what it was built as.")
-    ] = None
+    kind: Annotated[str | None, Spelling(of=options.IndexOptions, end="Else as before.")] = None
 
     def __call__(self) -> None:
         opened = search.Index.open(self.index)
@@ -298,7 +296,7 @@ class InfoCommand(OfIndex):
 
 def _announce(sentences: encode.Sentences, what: str = "texts") -> int:
     for line in sentences.summary(what):
-        tell(line if what != "texts" else line.replace("ignored: ", "beside it: "))
+        tell(line)
     return sentences.count()
 
 

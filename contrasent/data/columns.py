@@ -114,7 +114,7 @@ def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: s
         problem = f"{what}; separate cells by commas in a .csv, by tabs in a .tsv"
     elif at is not None and n_words(names[at]) < min(n_words(row[at]) for row in below):
         ignored = ", ".join(name for name in names if name != names[at])
-        rest = f"; ignored: {ignored}" if ignored else ""
+        rest = f"; others: {ignored}" if ignored else ""
         how = f"the first row is a header, shorter than text{rest}"
         return ColumnMap((at,), True, f"{names[at]} as the sentence ({how})", "order")
     elif any(_is_sentence(name.lower()) for name in names) or (like_names and count > 1):
@@ -153,7 +153,7 @@ def _known_columns(names: Sequence[str], where: str) -> ColumnMap:
     negatives = [name for _, name in sorted(matches, key=lambda it: int(it[0][1] or 0))]
     chosen = [*(spelt[it] for it in pairs[0]), *negatives] if pairs else [spelt[alone[0]]]
     ignored = [name for name in names if name not in chosen]
-    rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
+    rest = f"; others: {', '.join(ignored)}" if ignored else ""
     described = f"{_as_roles(chosen, view_names(len(chosen), _ALONE))} (by name{rest})"
     return ColumnMap(tuple(map(names.index, chosen)), True, described, "name")
 

@@ -2,12 +2,12 @@ from .groups import Groups as Groups
 from .groups import cluster as cluster
 from .groups import duplicates as duplicates
 from .index import Index as Index
+from .metadata import metadata_of as metadata_of
 from .mining import find_candidates as find_candidates
 from .mining import load_reranker as load_reranker
 from .mining import mine as mine
 from .nearest import kind_for as kind_for
 from .storage import LITE as LITE
-from .sync import metadata_of as metadata_of
 from .sync import sync_index as sync_index
 from .words import Hit as Hit
 from .words import WordIndex as WordIndex

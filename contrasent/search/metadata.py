@@ -18,10 +18,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from contrasent.data.readers import stop
 from contrasent.data.tokenizer import require_text, sentences_of
+from contrasent.encode.shards import Sentences
 from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick
 
 COLUMNS = ("id", "text")  # strings of a row, first in its table; others are its metadata
+RESERVED = (*COLUMNS, "path", "_file")  # names that columns of a user's table do not get
 Kind = Literal["bool", "int64", "double", "string"]
 """The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
 _KINDS = get_args(Kind)
@@ -150,6 +153,16 @@ def metadata_table(rows: Iterable[Mapping[str, Any]]) -> Any:
         raise DataError(f"metadata cannot be called {reserved.pop()!r}; give it another name")
     require_text(names, "name of metadata")
     return pa.table({name: _metadata_column([row.get(name) for row in rows]) for name in names})
+
+
+def metadata_of(sentences: Sentences) -> list[dict[str, Any]] | None:
+    """The cells beside each sentence of a table, by their columns; None where there is none."""
+    table = sentences.examples.rows
+    if len(table.first) == len(table.names):
+        return None
+    rows, places = table.beside(RESERVED), sentences.examples.read(stop)
+    known = [next(cells for at, cells in rows if at == where) for where, _ in places]
+    return known if any(known) else None
 
 
 def _is_missing(value: object) -> bool:  # as None, and what a table of pandas has for it

@@ -154,10 +154,9 @@ class _Space:
         """Examples of blocks of pairs: their texts, scores of the positive and these, the least."""
         chosen, scores, least = (np.concatenate(it) for it in zip(*parts, strict=True))
         whole = np.flatnonzero(np.isfinite(least) & (chosen.shape[1] == count)).tolist()
-        if not whole:
-            raise DataError(f"none of the {len(self.pairs)} pairs has {count} {problem}")
-        if np.isnan(scores[whole]).any():
-            raise DataError("scores of the encoder or its teacher are NaN; take another")
+        if not whole or np.isnan(scores[whole]).any():
+            few = f"none of the {len(self.pairs)} pairs has {count} {problem}"
+            raise DataError("the encoder or its teacher scores NaN; take another" if whole else few)
         return Mined(
             examples=[(*self.pairs[n], *(self.texts[row] for row in chosen[n])) for n in whole],
             pairs=len(self.pairs),

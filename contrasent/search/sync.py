@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,20 @@ import numpy as np
 
 from contrasent import model
 from contrasent.data.columns import choose_columns
-from contrasent.data.readers import CONTROL, stop, without_markup
+from contrasent.data.readers import CONTROL, without_markup
 from contrasent.data.rows import open_source, require_cell
-from contrasent.encode.shards import FILE, Sentences
+from contrasent.encode.shards import FILE
 from contrasent.errors import ConfigError, DataError, first_line, require_extra, warn
 from contrasent.files import recover_folder, sha256_of
 from contrasent.model.protocol import Encoder
 from contrasent.options import SyncOptions
 from contrasent.search.index import Index, embedded
+from contrasent.search.metadata import RESERVED
 from contrasent.search.words import words
 from contrasent.settings import checked, takes
 
 _TABLES, _HTML = (".jsonl", ".parquet", ".csv", ".tsv"), (".html", ".htm")
 _KINDS = (".txt", ".md", ".markdown", *_HTML, *_TABLES)
-_OURS = ("id", "text", "path", "_file")
 _FORMAT = 1
 _AT_ONCE = 16_384  # passages after which the index is written, so that a kill loses no more
 _ROOM = 32  # tokens that a passage leaves for its heading and special ones
@@ -256,16 +255,7 @@ def _table_rows(path: Path, columns: str | None) -> Iterator[Section]:
     how: Any = {"columns": columns and [columns], "where": str(path), "named": True}
     choose = partial(choose_columns, kind="passages", **how)
     rows = open_source(str(path), path.suffix.lower()).choose(choose)
-    for (where, (text,)), (_, known) in zip(rows.rows(), rows.beside(_OURS), strict=True):
-        for cell in (text, *map(str, chain(known, known.values()))):
+    for (where, (text,)), (_, known) in zip(rows.rows(), rows.beside(RESERVED), strict=True):
+        for cell in (text, *map(str, [*known, *known.values()])):
             require_cell(cell, where)
         yield "", (text or "").strip(), known
-
-
-def metadata_of(sentences: Sentences) -> list[dict[str, Any]] | None:
-    """The cells beside each sentence of a table, by their columns; None where there is none."""
-    examples = sentences.examples
-    places = () if examples.is_lines else (where for where, _ in examples.read(stop))
-    rows = examples.rows.beside(_OURS)
-    known = [next(cells for at, cells in rows if at == where) for where in places]
-    return known if any(known) else None

@@ -190,7 +190,7 @@ def test_the_one_column_of_text_beside_ids_dates_and_states_is_the_sentence():
     rows = [[str(n), f"2024-05-0{n}", f"my printer number {n} fails", "open"] for n in range(1, 5)]
     layout = sentence_columns(["no", "date", "body", "state"], None, "f.csv:1", below=rows)
     assert (layout.header, layout.positions) == (True, (2,))
-    assert layout.described.endswith("ignored: no, date, state)")
+    assert layout.described.endswith("others: no, date, state)")
     names = [[*row[:3], f"Ann {row[0]} Low"] for row in rows]  # a second column of many values
     with pytest.raises(DataError, match="is this a header"):
         sentence_columns(["no", "date", "body", "who"], None, "f.csv:1", below=names)
@@ -215,7 +215,7 @@ def test_a_data_set_is_streamed_at_one_revision(hub):
     for _ in range(2):
         assert list(examples) == [("a", "b"), ("c", "d")]
     assert (examples.views, examples.skipped, examples.source) == (2, 1, "org/name")
-    assert examples.columns == "anchor as anchor, positive as positive (by name; ignored: n)"
+    assert examples.columns == "anchor as anchor, positive as positive (by name; others: n)"
     settings = {"split": "train", "revision": "abc", "streaming": True}
     assert hub.asked == [("org/name", None, settings)] * 3
     others = [open_examples("org/name"), open_examples("org/name", ["anchor"])]

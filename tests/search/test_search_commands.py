@@ -77,14 +77,14 @@ def test_other_columns_of_a_table_are_metadata(run, tmp_path):
         return {it["text"]: it.get("metadata") for it in map(json.loads, shown)}
 
     chosen = ("--columns", "question", "--clean")
-    told = run("build", "m", "t.csv", "plain", *chosen)
-    assert "metadata: row_id, year, row_path" in told.stderr
-    found = {"row_id": "c", "year": "2021"}
-    assert hits("plain", "--filter", "year > 2019")["blue bird"] == found | {"row_path": ""}
+    built = run("build", "m", "t.csv", "plain", *chosen)
+    assert "metadata: row_id, year, row_path" in built.stderr
+    bird = {"row_id": "c", "year": "2021"}
+    assert hits("plain", "--filter", "year > 2019")["blue bird"] == bird | {"row_path": ""}
     assert hits("plain")["red fish"] == {"row_id": "a", "year": "2019", "row_path": "p"}
     run("build", "m", "t.jsonl", "own", *chosen)
     run("add", "own", "t.jsonl", *chosen)
-    assert hits("own", "--filter", "more = 2") == {"blue bird": found | {"year": 2021, "more": 2}}
+    assert hits("own", "--filter", "more = 2") == {"blue bird": bird | {"year": 2021, "more": 2}}
     assert hits("own", "--filter", "year is null") == {"new fish": None}
     run("build", "m", "texts.txt", "lines")
     assert set(hits("lines").values()) == {None}
