@@ -225,11 +225,10 @@ def _written(
     whole = path.read_bytes() if path.exists() else b""
     if whole and not (options.resume or options.overwrite):
         raise ConfigError(f"{path} is there: --resume goes on, --overwrite begins anew")
-    # Without the last line of a process that was killed.
-    whole = whole[: whole.rfind(b"\n") + 1] if options.resume else b""
+    whole = whole[: whole.rfind(b"\n") + 1] if options.resume else b""  # no line that a kill cut
     with readable(path, "--overwrite begins anew"):
-        known: dict[str, str] = dict(map(json.loads, whole.splitlines()))
-        answers = {name: answer for name, answer in known.items() if _query(answer)}
+        lines: Any = map(json.loads, whole.splitlines())
+        answers: dict[str, str] = {name: answer for name, answer in lines if _query(answer)}
     rows = sorted(range(len(sample.texts)), key=lambda row: digest(sample.texts[row]))
     rows = [row for row in rows if len(words(sample.texts[row])) >= _FEWEST]
     turns = ((row, n + turn) for turn in range(len(kinds)) for n, row in enumerate(rows))
@@ -257,6 +256,7 @@ def _written(
                 file.flush()
                 answers[name] = answer
                 if len(answers) == _FEWEST and not any(map(_query, answers.values())):
+                    pool.shutdown(wait=False, cancel_futures=True)  # at once: others wait in line
                     what = f"{url} answers no query, but {answer!r:.60}; if a model thinks first"
                     raise CheckpointError(f"{what}, turn that off: both get {_TOKENS} tokens")
 
