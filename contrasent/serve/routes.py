@@ -66,6 +66,7 @@ class Body(BaseModel):
         return {name: it for name, it in given.items() if it is not None or name in required}
 
 
+_Input = Literal["query", "document", "passage", "search_query", "search_document"]
 _ROLES = {"search_query": "query", "search_document": "document", "passage": "document"}
 
 
@@ -73,9 +74,7 @@ class TextOptions(Body):
     """How texts are read; ``prompt_name`` goes before ``input_type``."""
 
     prompt_name: str | None = None
-    input_type: (
-        Literal["query", "document", "passage", "search_query", "search_document"] | None
-    ) = None
+    input_type: _Input | None = None
     truncate: bool | None = None
 
     @property
@@ -190,10 +189,10 @@ class EmbeddingRoutes:
         texts: Sequence[str],
         options: TextOptions = TextOptions(),  # noqa: B008 - is not changed
         dimensions: int | None = None,
-        normalize: bool = True,
+        normalize: bool | None = True,
         role: str | None = None,
     ) -> tuple[np.ndarray, list[Embedded]]:
-        """Vectors ``(N, dimensions)`` of texts with the prompt of the options, or of their role."""
+        """Vectors ``(N, dimensions)`` by the options or role; as the encoder has them for None."""
         encoder, prompt_name = self._encoder, options.prompt_name
         role = None if prompt_name is not None else options.role or role
         of_role = {} if role is None else role_options(encoder, role)
@@ -217,7 +216,9 @@ class EmbeddingRoutes:
         at = cut.index(True) if any(cut) else -1
         most, long = encoder.limit(task), options.truncate is False and at >= 0
         refuse((long, 413, f"text {at} has more than {most} tokens; shorten it, or set truncate"))
-        rows = np.stack([entry.row[: dimensions or encoder.width] for entry in entries])
+        rows = np.stack([entry.row for entry in entries])
+        rows = unit_rows(rows) if normalize is None and encoder.route(task).normalize else rows
+        rows = rows[:, : dimensions or encoder.width].copy()
         return (unit_rows(rows) if normalize else rows), entries
 
     async def openai(self, request: Request, body: OpenAIRequest) -> Response:
@@ -264,10 +265,11 @@ class EmbeddingRoutes:
         self, request: Request, texts: Sequence[str], first: int, options: TextOptions | None = None
     ) -> Response:
         name, how = self._encoder.similarity_fn_name, options or TextOptions()
-        rows, entries = await self.vectors(request, texts, how, normalize=name == "cosine")
+        rows, entries = await self.vectors(request, texts, how, normalize=name == "cosine" or None)
 
         def write() -> bytes:
             scores = all_similarities(name, rows[:first], rows[first:])
+            scores = np.clip(scores, -1, 1) if name == "cosine" else scores
             return _dumped(scores if options is None else scores[0])
 
         return await _answer(write, entries)
@@ -362,7 +364,7 @@ class IndexRoutes:
     async def _embed(
         self, request: Request, texts: list[str], role: str
     ) -> tuple[np.ndarray, list[Embedded]]:
-        unit = self._index.manifest.similarity == "cosine"
+        unit = self._index.manifest.similarity == "cosine" or None
         return await self._embedding.vectors(request, texts, normalize=unit, role=role)
 
     async def search(self, request: Request, body: QueryRequest) -> Response:

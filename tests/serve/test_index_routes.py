@@ -54,6 +54,27 @@ def test_hits_are_those_of_the_index(server, encoder, index):
     assert all(hit["id"].endswith("1") for hit in ids["results"][0])
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+def test_vectors_are_compared_as_the_encoder_has_them(similarity, normalize, tiny_bert, tmp_path):
+    encoder = contrasent.SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
+    encoder.normalize, encoder.similarity_fn_name, encoder.truncate_dim = normalize, similarity, 8
+    index = Index.build(encoder, TEXTS, tmp_path / "index", precision="fp32")
+    with serving(batcher_of(encoder), index) as server:
+        found = server.call("/search", {"queries": ["no fire"], "mode": "dense"}).json["results"]
+        assert of_index(index.search(encoder, ["no fire"])) == as_rows(found)
+        server.call("/index", {"texts": [TEXTS[2], "new"]})
+        both = {"first": TEXTS[:4], "second": TEXTS[2:9]}
+        scores = np.array(server.call("/matrix", both).json)
+    opened = Index.open(index.folder)
+    twice = np.concatenate([block.vectors for block in opened.blocks()])
+    np.testing.assert_allclose(twice[len(TEXTS)], twice[2], atol=1e-5)
+    rows = encoder.encode(TEXTS[:9], precision="fp32")
+    expected = encoder.similarity(rows[:4], rows[2:])
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert similarity != "cosine" or scores.max() <= 1
+
+
 def test_words_and_both_are_searched(server, encoder, index):
     for how in ({"mode": "words"}, {"mode": "hybrid", "weight": 0.5}, {"fusion": "ranks"}):
         found = server.call("/search", {"queries": ["a dog runs"], "top_k": 4, **how}).json
