@@ -19,6 +19,7 @@ from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import ROWS, STS_TASKS, known_tasks, task_names
 from contrasent.model import unit_rows
 from contrasent.records import Saved, Usage, fields_of_kind, read_lines
+from contrasent.search.mining import letters
 from contrasent.search.nearest import nearest
 
 
@@ -133,8 +134,8 @@ def find_neighbours(
     live: NDArray[np.bool_] = np.any(rows, axis=1)
     if use.similarity == "cosine":
         asked, rows = unit_rows(asked.copy()), unit_rows(rows.copy())
-    forms = np.array([*map(_form, corpus.texts)], object)
-    equal = [np.flatnonzero(forms == _form(query)).tolist() for query in queries.texts]
+    forms = np.array([*map(letters, corpus.texts)], object)
+    equal = [np.flatnonzero(forms == letters(query)).tolist() for query in queries.texts]
     most = top_k + max(map(len, equal))
     segment = np.ascontiguousarray(rows, dtype=np.float32)
     hits = nearest([segment], asked, most, live=live, similarity=use.similarity)
@@ -159,11 +160,6 @@ def find_neighbours(
         top_k=top_k,
         queries=tuple(answers),
     )
-
-
-def _form(text: str) -> str:
-    """A sentence without case and white space: SentEval's texts are tokenised, the papers' not."""
-    return "".join(text.casefold().split())
 
 
 KIND = "neighbours"

@@ -21,6 +21,7 @@ from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 
 Pairs = Sequence[tuple[str, str]]  # anchors and positives
 
-_NO_LETTER = re.compile(r"[\W_]+")
+_MARKS = "".join(it for it in map(chr, range(0x300, 0xABEE)) if category(it)[0] == "M")
+_NO_LETTER = re.compile(rf"[^\w{_MARKS}]+|_+")  # Python takes no vowel sign for one
 _SCORES = 1 << 24  # that are computed at once
 
 
