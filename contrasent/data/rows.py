@@ -52,13 +52,16 @@ class SourceRows(ABC):
     def beside(self, taken: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Where each row stands, and its cells of named columns that were not chosen.
 
-        A name that is ``taken`` is preceded by ``row_``; embeddings and bytes are left out.
+        A ``taken`` name gets ``row_`` before it, a repeated one its number; without embeddings.
         """
-        header, own, count = self.chosen.header, self.chosen.positions, len(self.first)
-        names = enumerate(map(str.strip, self.first if self.named or header else ()))
-        rest = {n: f"row_{it}" if it in taken else it for n, it in names if it and n not in own}
-        every = ColumnMap(tuple(range(count)), header, "", "order", count)
-        for where, cells in copy(self).choose(lambda _: every).rows():
+        header, own = self.chosen.header, self.chosen.positions
+        names = [it.strip() for it in (self.first if self.named or header else ())]
+        rest = {n: f"row_{it}" if it in taken else it for n, it in enumerate(names) if n not in own}
+        rest = {n: f"{n}_{it}" if it in names[:n] else it for n, it in rest.items() if it}
+        every = copy(self).choose(
+            lambda it: ColumnMap((*range(len(it)),), header, "", "name", len(it))
+        )
+        for where, cells in every.rows():
             yield where, {name: cells[n] for n, name in rest.items() if not _is_bulk(cells[n])}
 
     @abstractmethod

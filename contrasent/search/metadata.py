@@ -26,11 +26,12 @@ from contrasent.errors import CheckpointError, ConfigError, DataError, first_lin
 COLUMNS = ("id", "text")  # strings of a row, first in its table; others are its metadata
 RESERVED = (*COLUMNS, "path", "_file")  # names that columns of a user's table do not get
 Kind = Literal["bool", "int64", "double", "string"]
-"""The type of a column of metadata, as pyarrow calls it; a later one can hold an earlier one."""
+"""The type of a column of metadata, as pyarrow calls it."""
 _KINDS = get_args(Kind)
 _TOKEN = re.compile(
     r"""("[^"]*"|'[^']*')|(`[^`]+`|\b(?i:not\s+like)\b|\b[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)"""
 )
+_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 _WORDS = {word: word for word in ("and", "or", "not", "in", "is")}
 _WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@", "not like": "%"}
 _FAULTS = SyntaxError, ValueError, LookupError, TypeError, OverflowError, RuntimeError, MemoryError
@@ -125,7 +126,7 @@ def matching_rows(table: Any, condition: str) -> np.ndarray:
     for name, is_number in names.items():
         column = table[pick("column", name, table.column_names)]
         if is_number and pa.types.is_string(column.type):
-            numbers = pc.match_substring_regex(column, r"^\s*-?\d+(\.\d+)?\s*$")
+            numbers = pc.match_substring_regex(column, _NUMBER)
             if pc.any(numbers).as_py():
                 column = pc.if_else(numbers, pc.utf8_trim_whitespace(column), None).cast("double")
         named = named.append_column(name, column)
@@ -158,7 +159,7 @@ def metadata_table(rows: Iterable[Mapping[str, Any]]) -> Any:
 def metadata_of(sentences: Sentences) -> list[dict[str, Any]] | None:
     """The cells beside each sentence of a table, by their columns; None where there is none."""
     table = sentences.examples.rows
-    if len(table.first) == len(table.names):
+    if len(table.first) == len(table.names) and not table.named:
         return None
     rows, places = table.beside(RESERVED), sentences.examples.read(stop)
     known = [next(cells for at, cells in rows if at == where) for where, _ in places]
@@ -173,20 +174,23 @@ def _metadata_column(values: Sequence[Any]) -> Any:
     import pyarrow as pa
 
     require_text([it for it in values if isinstance(it, str)], "text of metadata")
-    values = [None if _is_missing(value) else value for value in values]
+    plain = (it.item() if isinstance(it, np.generic) else it for it in values)
+    values = [None if _is_missing(value) else value for value in plain]
     with suppress(pa.ArrowException, OverflowError):
         column = pa.array(values)
         if str(column.type) in _KINDS:
             return column
-    return pa.array([None if value is None else str(value) for value in values], pa.string())
+    texts = ("" if v is None else str(v).lower() if isinstance(v, bool) else str(v) for v in values)
+    return pa.array(texts, pa.string(), mask=np.array([it is None for it in values], bool))
 
 
 def joint_columns(first: Mapping[str, Kind], metadata: Any) -> dict[str, Any]:
     """The columns of metadata of an index that a table of new metadata is added to."""
     joint: dict[str, Any] = {**first}
     for column in () if metadata is None else metadata.schema:
-        kind: Any = str(column.type)
-        joint[column.name] = max(joint.get(column.name, kind), kind, key=_KINDS.index)
+        kinds = {str(column.type), joint.get(column.name, str(column.type))}
+        mixed = "double" if kinds == {"int64", "double"} else "string"
+        joint[column.name] = kinds.pop() if len(kinds) == 1 else mixed
     return joint
 
 

@@ -334,7 +334,7 @@ class Snapshot:
 
     def _hit(self, ranked: Ranked) -> Hit:
         [cells] = self.table.slice(ranked.row, 1).to_pylist()
-        known = {n: v for n, v in cells.items() if v is not None and n[:1] != "_"}  # which is ours
+        known = {n: v for n, v in cells.items() if v is not None and n != "_file"}  # ours
         return Hit(known.pop("id"), known.pop("text"), *ranked[1:], known or None)
 
     def rows_of(self, values: Sequence[str], name: str = "id") -> dict[str, int]:

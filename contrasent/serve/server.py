@@ -347,7 +347,7 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
 
     about = list[str]()
     for name, index in indexes.items():
-        columns = ", ".join(it for it in index.manifest.columns if not it.startswith("_"))
+        columns = ", ".join(it for it in index.manifest.columns if it != "_file")
         about.append(f"{name} ({len(index)} texts, columns: {columns or 'none'})")
     known = "; ".join(about)
     named = Field(description=f"One of {known}", json_schema_extra={"enum": [*indexes]})

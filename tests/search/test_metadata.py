@@ -109,7 +109,7 @@ def test_conditions_without_sense_are_refused(condition, encoder, folder):
 def test_metadata_outlives_changes_merges_and_columns_of_other_types(encoder, folder):
     index = Index.build(encoder, ["a", "b"], folder, ["a", "b"])
     assert index.search(encoder, ["a"])[0][0].metadata is None
-    index.add(encoder, ["c"], ["c"], metadata=[{"n": 1, "is": True, "_hidden": "x"}])
+    index.add(encoder, ["c"], ["c"], metadata=[{"n": 1, "is": True, "_id": "x"}])
     index.add(encoder, ["d"], ["d"], metadata=[{"n": 2.5, "is": "so"}])
     index.change(["a"], encoder.vector("e")[None], ["e"], ["e"], metadata=[{"new": "1"}])
     for opened in (index, Index.open(folder)):
@@ -117,15 +117,36 @@ def test_metadata_outlives_changes_merges_and_columns_of_other_types(encoder, fo
             hits = {hit.id: hit.metadata for hit in opened.search(encoder, ["a"])[0]}
             assert hits == {
                 "b": None,
-                "c": {"n": 1.0, "is": "true"},
+                "c": {"n": 1.0, "is": "true", "_id": "x"},
                 "d": {"n": 2.5, "is": "so"},
                 "e": {"new": "1"},
             }
             opened.optimize()
-    found = index.search(encoder, ["a"], filter="_hidden = 'x'")[0]
+    found = index.search(encoder, ["a"], filter="_id = 'x'")[0]
     assert [hit.id for hit in found] == ["c"]
-    kinds = {"n": "double", "is": "string", "_hidden": "string", "new": "string"}
+    kinds = {"n": "double", "is": "string", "_id": "string", "new": "string"}
     assert index.facts()["columns"] == kinds
+
+
+def test_a_value_stays_what_it_is_whatever_comes_later(encoder, folder):
+    index = Index.build(encoder, ["a", "b"], folder, metadata=[{"b": True, "n": 1}, {"s": "True"}])
+    index.add(encoder, ["c"], metadata=[{"b": 7, "n": True, "s": False}])
+    known = {hit.text: hit.metadata for hit in index.search(encoder, ["a"])[0]}
+    expected = {"a": {"b": "true", "n": "1"}, "b": {"s": "True"}}
+    assert known == expected | {"c": {"b": "7", "n": "true", "s": "false"}}
+    scalars = {"f": np.float32(0.5), "n": np.int32(3), "day": np.datetime64("2020-01-02")}
+    index.add(encoder, ["d"], metadata=[{f"np_{name}": it for name, it in scalars.items()}])
+    [[hit]] = index.search(encoder, ["a"], filter="np_f < 1 and np_n > 2 and np_day like '2020%'")
+    assert hit.text == "d" and index.facts()["columns"]["np_f"] == "double"
+
+
+@pytest.mark.parametrize("cell", ["1e-05", "+5", ".5", "5.", " -2 ", "1E3", "-.5e+2"])
+def test_a_text_is_a_number_where_python_reads_one(cell, encoder, folder):
+    cells = [cell, "x", "1.2.3", "e5", "", "."]
+    index = Index.build(encoder, [*"abcdef"], folder, metadata=[{"no": it} for it in cells])
+    [[hit]] = index.search(encoder, ["a"], filter="no > -1000")
+    assert hit.text == "a"
+    assert bool(index.search(encoder, ["a"], filter="no < 1")[0]) == (float(cell) < 1)
 
 
 def test_values_of_other_kinds_are_texts_and_wrong_metadata_changes_nothing(encoder, folder):

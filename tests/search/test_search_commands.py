@@ -88,6 +88,13 @@ def test_other_columns_of_a_table_are_metadata(run, tmp_path):
     assert hits("own", "--filter", "year is null") == {"new fish": None}
     run("build", "m", "texts.txt", "lines")
     assert set(hits("lines").values()) == {None}
+    (tmp_path / "twice.csv").write_text("question,tag,tag,tag\nfish,a,b,c\n")
+    run("build", "m", "twice.csv", "twice", "--columns", "question")
+    assert hits("twice") == {"fish": {"tag": "a", "2_tag": "b", "3_tag": "c"}}
+    late = [{"question": f"fish {n}"} | ({"year": n} if n > 1100 else {}) for n in range(1102)]
+    (tmp_path / "late.jsonl").write_text("\n".join(map(json.dumps, late)))
+    refused = run("build", "m", "late.jsonl", "late", "--columns", "question", expect=2).stderr
+    assert "late.jsonl:1102: 'year' would be left out" in refused
     seen = [{"text": it, "seen": {"bytes": b"png"}, "raw": b"x", "of": {"a": it}} for it in TEXTS]
     pq.write_table(pa.Table.from_pylist(seen), tmp_path / "seen.parquet")
     run("build", "m", "seen.parquet", "images")

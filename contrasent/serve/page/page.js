@@ -226,7 +226,7 @@ tell(async () => {
   if (about.index) {
     about.index = await call("/index");
     about.index.example = (about.index.example || "").split(/(?<=[.!?。])\s|\n/)[0].slice(0, 80);
-    const columns = Object.entries(about.index.columns).filter(([name]) => !name.startsWith("_"));
+    const columns = Object.entries(about.index.columns).filter(([name]) => name !== "_file");
     const conditions = { string: '= "..."', bool: "= true" };
     at("mode").hidden = !about.index.words;
     at("filtered").hidden = !columns.length;
