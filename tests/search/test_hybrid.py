@@ -147,9 +147,12 @@ def test_an_index_without_words_is_dense_until_it_is_tuned(encoder, folder):
     assert hits[0].words > 0 and index.manifest.words.weight == 0.3
 
 
-def test_labelled_queries_choose(encoder, folder):
+def test_labelled_queries_choose(encoder, folder, tmp_path):
     """Rare words that a dummy's vectors do not know find their text."""
     index = Index.build(encoder, TEXTS, folder)
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\t1\t1\nq2\t2\t1\n")
+    with pytest.raises(DataError, match=r"qrels\.tsv.*query"):  # ids of queries are no queries
+        contrasent.tune_index(index, encoder, queries=str(tmp_path / "qrels.tsv"))
     assert index.search(encoder, ["t5"], 1)[0][0].words is None  # not measured, so dense
     pairs = [(f"t{n}", str(n)) for n in range(60)]
     chosen = contrasent.tune_index(index, encoder, queries=pairs)
