@@ -246,7 +246,7 @@ def _written(
         def ask(name: str, prompt: str) -> None:
             message = {"role": "user", "content": prompt}
             body = {"model": options.model, "messages": [message], "max_tokens": _TOKENS}
-            response = post(url, body, _SECONDS)
+            response = post(url, body, _SECONDS, b'{"choices": [{"message": {"content": ""}}]}')
             try:
                 answer = str(json.loads(response)["choices"][0]["message"]["content"] or "")
             except (ValueError, LookupError, TypeError) as error:
@@ -274,8 +274,7 @@ def _written(
 
 def _query(answer: str) -> str:
     """The query that a model answers; empty where it has none."""
-    first = _MARKS.sub("", _THOUGHT.sub("", answer), 1).partition("\n")[0]
-    return first.rstrip(" \"'*}\u201d")
+    return _MARKS.sub("", _THOUGHT.sub("", answer), 1).partition("\n")[0].rstrip(" \"'*}\u201d")
 
 
 def kept_pairs(

@@ -29,6 +29,7 @@ _SECONDS, _WAITS, _MOST_BYTES = 60.0, (1.0, 2.0, 4.0, 8.0), 1 << 28
 _PROBE, _ROUNDING = "probe.npy", 0.02
 """The file of its embedding, and by which part of its length that may change with other load."""
 _PASSING = (408, 409, 425, 429, 500, 502, 503, 504)  # answers that another try may change
+_OF_TEXT = (400, 413, 422)  # and those that another text may: too long, or none for its filter
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -39,8 +40,8 @@ class _NoRedirect(HTTPRedirectHandler):
 _OPENER = build_opener(_NoRedirect)
 
 
-def post(url: str, body: object, seconds: float = _SECONDS) -> bytes:
-    """A server's answer to JSON, asked for again where that may help; CheckpointError for none."""
+def post(url: str, body: object, seconds: float = _SECONDS, refused: bytes | None = None) -> bytes:
+    """A server's answer, asked for again where that may help; for none ``refused``, or an error."""
     key, headers = os.environ.get(KEY), {"Content-Type": "application/json"}
     headers |= {"Authorization": f"Bearer {key}"} if key else {}
     for wait in (*_WAITS, None):
@@ -52,6 +53,9 @@ def post(url: str, body: object, seconds: float = _SECONDS) -> bytes:
             message = error.read(2000).decode(errors="replace").strip()[:200]
             problem = f"answers {error.code} {error.reason}: {message}"
             passes, after = error.code in _PASSING, error.headers.get("Retry-After", "")
+            if refused is not None and error.code in _OF_TEXT:
+                logger.warning("%s %s; it goes on without", url, problem)
+                return refused
         except (OSError, HTTPException, ValueError) as error:
             problem, after = f"does not answer: {first_line(error)}", ""
             passes = not isinstance(error, ValueError)  # of what is no address

@@ -290,6 +290,17 @@ def test_a_query_is_found_in_what_a_model_says_or_asked_for_again(asked, languag
         assert len(server.asked) == 24
 
 
+def test_a_text_that_a_server_refuses_ends_nothing(asked, language_model):
+    command, _ = asked
+    with serving(language_model, failing(400, [2, 5])) as server:
+        shown = worked(*command, "--endpoint", server.url, "--concurrency", 1)
+        assert len(server.asked) == 24 and "2 without a query" in shown.out
+        assert shown.err.count("answers 400 Bad Request: ") == 2
+    with serving(language_model, failing(400, range(99))) as server:
+        message = refused(*command, "--endpoint", server.url, "--overwrite", "--concurrency", 1)
+        assert "answers no query" in message and len(server.asked) == 8
+
+
 def test_a_killed_command_goes_on(asked, language_model):
     command, out = asked
 
