@@ -202,6 +202,8 @@ def evaluate(
     from contrasent.evaluation.suite import Suite, suite_of
     from contrasent.report.scores_table import Records
 
+    if compare and text is None:
+        raise ConfigError("compare names encoders to judge on a text: give it, or leave that out")
     if isinstance(tasks, Suite) and text is None:
         how, suite = checked(EvaluationOptions, options), tasks
         own = fields_of(EvaluationOptions).keys() - fields_of(Measuring)

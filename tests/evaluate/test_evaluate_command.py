@@ -156,6 +156,8 @@ def test_a_suite_is_read_once_for_several_encoders(encoder, pairs):
     suite = load_suite([pairs])
     assert evaluate(encoder, suite, seed=3) == evaluate(encoder, [pairs], seed=3)
     assert {r.seed for r in evaluate(encoder, suite, seed=3)} == {3}
+    with pytest.raises(ConfigError, match="compare names encoders to judge on a text"):
+        evaluate(encoder, [pairs], compare=["nosuch"])
     with pytest.raises(ConfigError, match="a suite has its own: leave --confidence out"):
         evaluate(encoder, suite, confidence=0.9)
 
