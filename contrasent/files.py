@@ -125,8 +125,10 @@ def refuse_existing_file(*paths: str | Path | None, overwrite: bool) -> None:
         require_place(path, "exists already; name another file or add --overwrite" * exists)
 
 
-def require_place(path: Path, problem: str = "") -> None:
-    """Refuse a path with a problem, or below a folder that cannot be written to."""
+def require_place(path: Path, problem: str = "", sources: Sequence[str] = ()) -> None:
+    """Refuse a path with a problem, of a source, or below a folder that cannot be written to."""
+    if any(path.exists() and Path(it).exists() and path.samefile(it) for it in sources):
+        problem = "is one of the sources; name another file to write"
     home = next(it for it in path.absolute().parents if os.path.exists(it))  # noqa: PTH110
     if not (home.is_dir() and os.access(home, os.W_OK)):
         problem = f"cannot be written: {home} is no folder that may be written to"

@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt, StringConstraints
 from contrasent import data, encode, evaluation, model, options, report, search
 from contrasent.cli.app import AsHtml, AsJson, load, print_json, say, tell, write_html
 from contrasent.errors import ConfigError
-from contrasent.files import refuse_existing_file
+from contrasent.files import refuse_existing_file, require_place
 from contrasent.progress import one_line
 from contrasent.settings import ARGUMENT, Spelling, refuse_unused, settings, shared
 
@@ -51,7 +51,7 @@ class EncodeCommand(
 
     def __call__(self) -> None:
         encode.end_with_parent()
-        starts, share, source, problem = self.workers > 1, None, Path(self.source), ""
+        starts, share, problem = self.workers > 1, None, ""
         if self.shard is not None:
             number, count = map(int, self.shard.split("/"))
             share = number, count
@@ -65,10 +65,9 @@ class EncodeCommand(
             )
         if self.role and self.prompt_name in {*model.ROLES} - {self.role}:
             problem = f"--role {self.role} and --prompt-name {self.prompt_name}: leave one out"
-        if self.output.exists() and source.exists() and self.output.samefile(source):
-            problem = f"{self.output} is one of the sources; name another file to write"
         if problem:
             raise ConfigError(problem)
+        require_place(self.output, sources=[self.source])
         encode.require_output(self.output, self, self.overwrite, shared=shared)
         encode.keep_few_compiled_products()
         with encode.open_sentences(self.source, self.columns) as sentences:
@@ -356,8 +355,7 @@ class Grouping(AsJson, options.Replacing):
         if self.groups is not None:
             numbered = enumerate(members)
             cells = ((n, name, *it.values()) for n, (name, group) in numbered for it in group)
-            header = ("group", "name", "similarity", "id", "text")
-            data.build.write_rows(self.groups, header, (tuple(map(str, it)) for it in cells))
+            data.build.write_rows(self.groups, ("group", "name", "similarity", "id", "text"), cells)
         if self.json:
             print_json(groups.facts(), indent=2)
             return

@@ -21,7 +21,7 @@ from contrasent.data.examples import LABELS, NO_LABEL, Examples, NliLabels
 from contrasent.data.readers import Trouble, stop
 from contrasent.data.rows import SourceRows, as_text
 from contrasent.errors import ConfigError, DataError
-from contrasent.files import refuse_existing_file, sha256_of, writing
+from contrasent.files import refuse_existing_file, require_place, sha256_of, writing
 
 Example = tuple[str, ...]
 ENTAILMENT, NEUTRAL, CONTRADICTION = LABELS
@@ -299,11 +299,8 @@ def require_output(output: Path, sources: Sequence[str], overwrite: bool, views:
     """Make sure that a file of so many sentences a row may be written."""
     problem, kinds = "", _KINDS if views > 1 else (".txt", *_KINDS)
     if output.suffix.lower() not in kinds:
-        problem = f"unknown kind of file to write; end its name in {', '.join(kinds)}"
-    elif any(Path(it).exists() and output.exists() and output.samefile(it) for it in sources):
-        problem = "is one of the sources; name another file to write"
-    if problem:
-        raise ConfigError(f"{output}: {problem}")
+        problem = f"is an unknown kind of file to write; end its name in {', '.join(kinds)}"
+    require_place(output, problem, sources)
     refuse_existing_file(output, overwrite=overwrite)
 
 
@@ -372,7 +369,7 @@ def sentence_header(views: int) -> Example:
     return ("text",) if views == 1 else (*PAIR, *hard)
 
 
-def write_rows(output: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def write_rows(output: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write rows to a file of its name's kind, whole; where no quotes are, a tab is a space."""
     kind = output.suffix.lower()
     with writing(output) as part, part.open("w", encoding="utf-8", newline="") as file:
@@ -383,7 +380,7 @@ def write_rows(output: Path, header: Sequence[str], rows: Iterable[Sequence[str]
             file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in named)
         else:
             for row in rows if kind == ".txt" else chain([header], rows):
-                file.write("\t".join(re.sub(r"[\t\r\n]+", " ", it) for it in row) + "\n")
+                file.write("\t".join(re.sub(r"[\t\r\n]+", " ", str(it)) for it in row) + "\n")
 
 
 def write_examples(examples: Examples, output: Path, documents: bool) -> None:

@@ -50,8 +50,7 @@ def crop_prefix(text: str, share: float) -> str:
 def keep_whole_words(words: Sequence[str], random: Generator, share: float) -> list[str]:
     """Leave out words until ``int((1 - share) * n)`` of n are left, as the study does."""
     count = max(1, int((1 - share) * len(words)))
-    kept = np.sort(random.permutation(len(words))[:count])
-    return [words[place] for place in kept]
+    return [words[place] for place in np.sort(random.permutation(len(words))[:count])]
 
 
 def delete_words(words: Sequence[str], random: Generator, share: float) -> list[str]:

@@ -312,13 +312,12 @@ def require_output(
     kept, problem, keep = manifest_in(output, _FORMAT), "", settings.shards
     unfinished = bool(keep) and output.is_dir() and "shards" not in kept
     if unfinished and not kept and not all(it.name.startswith(".") for it in output.iterdir()):
-        problem = " holds other files; name a new folder"
+        problem = "holds other files; name a new folder"
     if not keep and (output.suffix not in _KINDS or output.is_dir()):
-        problem = f": the output must be a file that ends in {' or '.join(_KINDS)}"
+        problem = f"must be a file that ends in {' or '.join(_KINDS)}"
     elif settings.vectors != "float32" and (keep or output.suffix[1:]) != "npy":
-        problem = f": only .npy holds {settings.vectors} vectors"
-    if problem:
-        raise ConfigError(f"{output}{problem}")
+        problem = f"is no .npy, and only .npy holds {settings.vectors} vectors"
+    files.require_place(output, problem)
     if not overwrite and not unfinished:
         files.refuse_existing(output, "remove it" if shared else "pass --overwrite to replace it")
 

@@ -355,8 +355,7 @@ def cross_validate(
     ends = np.cumsum([len(part.labels) for part in parts.values()])
     train, *stopping, test = np.split(np.arange(len(labels)), ends[:-1])
     folds = [Fold(train, it) for it in stopping]
-    folds = folds or judged_folds(train, labels, preset.folds, preset.seed)
-    fitted = search(folds)
+    fitted = search(folds or judged_folds(train, labels, preset.folds, preset.seed))
     best = _best(fitted.accuracy.numpy())
     weights = fitted.weights[0, best]
     if not stopping:

@@ -86,8 +86,7 @@ def angle_similarity(first: Tensor, second: Tensor) -> Tensor:
     """``(B,)``, ``|cos + sin|`` of two ``(B, D)``, whose halves are real and imaginary parts."""
     u, v = (F.normalize(F.pad(rows, (0, first.shape[1] % 2)), dim=1) for rows in (first, second))
     (u_real, u_imaginary), (v_real, v_imaginary) = u.chunk(2, dim=1), v.chunk(2, dim=1)
-    sine = (u_imaginary * v_real - u_real * v_imaginary).sum(1)
-    return ((u * v).sum(1) + sine).abs()
+    return ((u * v).sum(1) + (u_imaginary * v_real - u_real * v_imaginary).sum(1)).abs()
 
 
 def ranking_loss(similarities: Tensor, scores: Tensor) -> Tensor:

@@ -186,8 +186,7 @@ def _measure_encoder(measurement: Measurement, use: EncoderUse, store: Store) ->
             preset = load_scales()[1][store.scale].preset
             return _scored(use, read_suite(TRANSFER, data_dir, split, preset), kind)
         case "retrieval":
-            suite = read_suite(("stsb-retrieval",), data_dir, "test")
-            scores, problems = _scores(use, suite)
+            scores, problems = _scores(use, read_suite(("stsb-retrieval",), data_dir, "test"))
             moves = {of: ratio.influence for (_, of), ratio in scores.ratios.items()}
             values: dict[str, Value] = {it.metric: it.value for it in scores.records}
             return Measured(values, list(map(asdict, scores.records)), problems, examples=moves)

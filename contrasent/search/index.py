@@ -265,7 +265,6 @@ class Index:
         queries: Sequence[str],
         top_k: int = 10,
         threshold: float | None = None,
-        only: str | None = None,
         **options: Any,
     ) -> list[list[Hit]]:
         """The ``top_k`` best texts for each query, best first, equal scores in the order of rows.
@@ -279,7 +278,6 @@ class Index:
             queries: texts to look for.
             top_k: hits to find.
             threshold: least similarity of a hit.
-            only: pattern of ids.
             **options: by name.
 
         Raises:
@@ -287,7 +285,7 @@ class Index:
             ConfigError: a query is empty, or the index cannot be searched so.
         """
         queries, manifest = [*sentences_of(queries, "queries")], self.manifest
-        options |= {"top_k": top_k, "threshold": threshold, "only": only}
+        options |= {"top_k": top_k, "threshold": threshold}
         how = manifest.search_options(checked(SearchOptions, options), queries, encoder is not None)
         if encoder is None or how.mode == "words":
             return self.snapshot.search(None, how, queries)
@@ -303,7 +301,6 @@ class Index:
         queries: np.ndarray,
         top_k: int = 10,
         threshold: float | None = None,
-        only: str | None = None,
         texts: Sequence[str] | None = None,
         **options: Any,
     ) -> list[list[Hit]]:
@@ -311,7 +308,7 @@ class Index:
 
         Hybrid searches, and those by words, need the ``texts`` of the queries too.
         """
-        options |= {"top_k": top_k, "threshold": threshold, "only": only}
+        options |= {"top_k": top_k, "threshold": threshold}
         how = self.manifest.search_options(checked(SearchOptions, options), texts)
         queries = self._matrix(queries, len(np.atleast_1d(queries) if texts is None else texts))
         if self.manifest.similarity == "cosine":

@@ -139,7 +139,11 @@ def test_commands_write_the_groups_of_a_text_and_of_an_index(tmp_path, monkeypat
         assert (tmp_path / "kept.txt").read_text() == "A dog runs.\nMen sit: <b>\n"
         rows = list(csv.DictReader((tmp_path / "groups.csv").read_text().splitlines()))
         assert [(it["group"], it["id"]) for it in rows] == [("0", "a"), ("0", "b")]
-        [group] = json.loads(worked("duplicates", *given, "--json").out)["groups"]
+        [group] = json.loads(worked("duplicates", *given, "--json", "--groups", "g.jsonl").out)[
+            "groups"
+        ]
+        first = json.loads((tmp_path / "g.jsonl").read_text().splitlines()[0])
+        assert (first["group"], first["similarity"], first["id"]) == (0, 1.0, "a")
         assert [it["text"] for it in group["texts"]] == ["A dog runs.", "a DOG runs"]
         drawn = ("--clusters", "2", "--html", "map.html", "--overwrite")
         assert "2 clusters" in worked("cluster", *source, *drawn).out

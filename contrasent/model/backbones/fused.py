@@ -122,8 +122,7 @@ class Attention(Function):
         ctx.save_for_backward(packed, query, runs.offsets)
         parts, steps = _parts(packed, query, heads * width)
         mixed = packed.new_empty(len(packed if query is None else query), heads * width)
-        given = (*parts, mixed, runs.offsets, *steps, *ctx.numbers)
-        _attend[ctx.grid](*given, **ctx.options)
+        _attend[ctx.grid](*parts, mixed, runs.offsets, *steps, *ctx.numbers, **ctx.options)
         return mixed
 
     @staticmethod
