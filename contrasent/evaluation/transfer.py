@@ -174,7 +174,7 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
     read = [list(_rows(records)) for records in opened]
     if len({len(texts) for rows in read for _, texts, _ in rows}) > 1 or not all(read):
         raise DataError(f"{name}: every row needs a sentence and a class, or every row two and one")
-    labels = {label for rows in read for _, _, label in rows}
+    labels = {label for _, _, label in read[0]}
     if len(labels) < 2:
         raise DataError(f"{name}: the label of all rows is {labels.pop()!r}; 2 classes are needed")
     below = {label for rows in read for _, _, label in rows[1:]}
@@ -184,6 +184,8 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
                 f"{where}: {label!r} looks like a heading, as no other row has this class; name "
                 "the columns with --columns, or move the row down if it is a sentence's"
             )
+    for where, _, label in (row for rows in read for row in rows if row[2] not in labels):
+        raise DataError(f"{where}: no row of {sources[0]} has the class {label!r}; spell it alike")
     numbers = all(label.isdecimal() for label in labels)
     classes = sorted(labels, key=lambda label: (int(label) if numbers else 0, label))
     parts = dict(zip(splits[len(sources)], read, strict=True))

@@ -191,6 +191,9 @@ def test_a_header_of_unknown_names_is_no_class(tmp_path, heading, columns):
         path.write_text("a,pos\n" + "b,neg\n" * 3)
     paths[0].write_text("a,pos\n" + "b,neg\nc,pos\n" * 3)
     assert read_labelled(name, columns).class_names == ("neg", "pos")
+    paths[2].write_text("a,pos\n" + "b,neg\nc,Pos\n" * 3)
+    with pytest.raises(DataError, match=r"test.csv:3: no row of .*train.csv has the class 'Pos'"):
+        read_labelled(name, columns)
 
 
 PAIRS = [("a", "b", 1), ("c", "d", 0), ("e", "f", 1)]
