@@ -101,8 +101,7 @@ def _columns_in_order(names: list[str], below: Sequence[Sequence[str]], where: s
     texts, main = list[str](), list[str]()  # sentences, and what is not the same again and again
     for name, *cells in zip(names, *below, strict=True):
         plain = not _holds_codes(cells)
-        long = many and plain and median(map(n_words, cells)) >= _SENTENCE_WORDS
-        texts += [name] * long
+        texts += [name] * (many and plain and median(map(n_words, cells)) >= _SENTENCE_WORDS)
         main += [name] * (plain and 2 * len(set(cells)) > len(cells))
     short = all(_NAME.fullmatch(it) and n_words(it) < 2 * _SENTENCE_WORDS for it in names)
     like_names = texts and short and len(set(names)) == count
@@ -232,7 +231,7 @@ class ColumnSpec:
         if not self.is_list:
             return self
         numbers = {it: match[1] for it in names if (match := _CANDIDATE.fullmatch(it.lower()))}
-        candidates = sorted(numbers, key=lambda name: int(numbers[name] or -1))
+        candidates = sorted(numbers, key=lambda it: int(numbers[it] or -(numbers[it] is None)))
         candidates = [*columns[1:-1]] if columns else candidates
         candidates += [f"candidate_{k + 1}" for k in range(len(candidates), len(self.roles) - 2)]
         roles = [f"candidate {k + 1}" for k in range(len(candidates))]

@@ -76,6 +76,10 @@ def test_scores_of_lists_lie_beside_their_candidates(kind, tmp_path):
     expected = np.array([[3, 1.5, -2], [0, 1e-3, 7]], np.float32)
     for found in (store, tokenize(open_training(path, "lists"), Letters(), None)):
         assert np.array_equal(found.column(Need.CANDIDATE_SCORES), expected)
+    names = ("id", "scores", "negative_2", "negative", "positive", "query")
+    rows = [tuple(row[n] for n in (4, 3, 2, 1, 0)) for row in rows[:1]]
+    turned = open_training(write(tmp_path / f"t.{kind}", names=names, rows=rows), "lists")
+    assert next(iter(turned)) == ("a dog", "runs", "sits", "sings")  # the right one is first
     chosen = open_training(path, "lists", ["query", "candidate_3", "candidate_1", "scores"])
     with pytest.raises(DataError, match=r":[12]: the scores are .*; there are 2 candidates"):
         chosen.require(1)
