@@ -101,7 +101,8 @@ class Search:
         """
         now = json.loads(json.dumps(request, default=str))  # as the file gives it back
         data = now.get("data", now.get("data.file"))
-        sources = data if isinstance(data, list) else [data]
+        beside = map(now.get, ("objective.teacher", "evaluation.task", "teacher", "dev"))
+        sources = [*(data if isinstance(data, list) else [data]), *beside]
         paths = (it["file"] if isinstance(it, dict) else str(it) for it in sources)
         for path in filter(os.path.isfile, paths):
             now[f"text in {path} of sha256"] = files.sha256_of(path)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers.command_line import call, worked
+from helpers.command_line import call, refused, worked
 from helpers.tiny_sentences import PAIRS, sentence, write
 
 from contrasent.adaptation import trials
@@ -81,7 +81,7 @@ def test_a_search_that_was_cut_off_ends_like_a_whole_one(words, monkeypatch):
     assert "trial 0" not in again.err
 
 
-def test_what_fails_is_named_and_tried_again(words, monkeypatch):
+def test_what_fails_is_named_and_tried_again(words, monkeypatch, tmp_path):
     train = trials.training.train
 
     def out_of_memory(recipe, folder, **options):
@@ -98,3 +98,5 @@ def test_what_fails_is_named_and_tried_again(words, monkeypatch):
     assert "trial 0:" not in again.err
     assert "trial 1: train.learning_rate=1e-3: dev" in again.err
     assert "failed" not in again.err
+    write(tmp_path / "dev.tsv", PAIRS[1:])  # whose scores do not compare with these
+    assert "dev.tsv" in refused(*words, *RATES, "--resume")
