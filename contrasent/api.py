@@ -137,7 +137,7 @@ def pretrain(
         start, options["output"] = output / "start", output / "run"
         keep = {"resume": chosen.resume, "overwrite": chosen.overwrite}
         check_run(recipe, options["output"], **keep)
-        if not (start.exists() and chosen.resume):
+        if not (chosen.resume and (options["output"] / "recipe.yaml").is_file()):
             columns, sources = recipe.data.columns, recipe.data.sources.values()
             opened = [open_examples(it.file, it.columns or columns) for it in sources]
             if not opened:

@@ -120,10 +120,11 @@ def test_from_scratch_learns_a_vocabulary_and_begins_with_random_weights(tmp_pat
         intermediate_size=24, max_position_embeddings=40,
     )  # fmt: skip
     shape.save_pretrained(tmp_path / "shape")
-    bits = []
+    bits, late = [], ("--from-scratch", "--seed", "9", "--train.min_rate", "0.5")
+    assert "no use" in refused(*command(tmp_path / "shape", text_file, tmp_path / "first", *late))
     for name in ("first", "again"):
         words = command(tmp_path / "shape", text_file, tmp_path / name, "--from-scratch")
-        said = worked(*words)
+        said = worked(*words, *["--resume"] * (name == "first"))  # the start left there is of 9
         assert f"masked language model: {tmp_path / name / 'run' / 'last'}" in said.out
         bits.append(weights(tmp_path / name / "run"))
     assert bits[0] == bits[1]
