@@ -175,8 +175,9 @@ class Rungs:
         ground.other_seconds = max(0.0, time.monotonic() - began - known)
         if "distil" in ground.candidates:  # the teacher's embeddings are kept for its trials
             recipe = self._recipe(CANDIDATES["distil"], 1, 1)
+            unscored = {"evaluation.task": "none", "train.start_shares": []}
             with suppress(ContrasentError):
-                train(load_recipe(recipe, {"evaluation.task": "none"}), folder, **run_options)
+                train(load_recipe(recipe, unscored), folder, **run_options)
             shutil.rmtree(folder, ignore_errors=True)
         if "rank-distil" in ground.candidates:
             with suppress(ContrasentError):  # its trial says why

@@ -206,8 +206,7 @@ def similar_lengths(lengths: Tensor, sentences: int) -> list[Tensor]:
     count = -(-len(lengths) // sentences)
     # A sentence belongs to the group in which the middle of its tokens falls.
     middle = 2 * lengths[order].cumsum(0) - lengths[order]
-    group = middle * count // (2 * int(lengths.sum()))
-    sizes = torch.bincount(group, minlength=count).tolist()
+    sizes = torch.bincount(middle * count // (2 * int(lengths.sum())), minlength=count).tolist()
     return [numbers for numbers in torch.split(order, sizes) if len(numbers)]
 
 

@@ -182,8 +182,7 @@ def nli(
         for number, positive in enumerate(entailed):
             start = number * contradictions
             own = (first[(start + k) % len(first)] for k in range(contradictions))
-            rest = (these[number % len(these)] for these in others)
-            yield (premise, positive, *own, *rest)
+            yield (premise, positive, *own, *(these[number % len(these)] for these in others))
 
     return DataKind(
         sources=sources,

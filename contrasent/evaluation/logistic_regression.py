@@ -117,8 +117,7 @@ class Problems:
                 f"the embeddings have numbers up to {largest:g}, too large for a classifier to "
                 "learn from in 32 bits; scale them"
             )
-        padded = -(-(width + 1) // _ALIGNMENT) * _ALIGNMENT
-        self.features = features.new_zeros(rows, padded)
+        self.features = features.new_zeros(rows, -(-(width + 1) // _ALIGNMENT) * _ALIGNMENT)
         self.features[:, :width] = features
         self.features[:, width] = 1
         self.labels = labels.to(features.device)

@@ -310,8 +310,7 @@ def embed(
     ):
         batches = list(by_length([len(i) for i in ids], batch_tokens, batch_size))
         for number, numbers in enumerate(batches, start=1):
-            batch = pack([ids[n] for n in numbers]).to(device)
-            pooled.append(encoder(batch).pooled[0].float())
+            pooled.append(encoder(pack([ids[n] for n in numbers]).to(device)).pooled[0].float())
             waiting.append(numbers)
             if len(waiting) == together or number == len(batches):
                 rows[np.concatenate(waiting)] = torch.cat(pooled).cpu().numpy()

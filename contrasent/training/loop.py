@@ -102,8 +102,7 @@ def set_rate(optimizer: Optimizer, settings: TrainSettings, rate: float, step: i
             "weight_decay": settings.weight_decay / factor,
         }
     for group in optimizer.param_groups:
-        kept = {} if group["weight_decay"] else {"weight_decay": 0.0}
-        group.update({**changed, **kept})
+        group.update(changed | ({} if group["weight_decay"] else {"weight_decay": 0.0}))
 
 
 def update(optimizer: Optimizer, norm: Tensor, clip: float | None) -> None:

@@ -30,8 +30,7 @@ class AutoBackbone(base.Backbone):
         self.model = model
         self.width, self.depth = config.hidden_size, config.num_hidden_layers
         positions = getattr(config, "max_position_embeddings", None) or 0  # XLNet says -1
-        positions = positions if positions > 0 else UNBOUNDED
-        self.max_tokens = positions - base.first_position(model)
+        self.max_tokens = (positions if positions > 0 else UNBOUNDED) - base.first_position(model)
         # BigBird's sparse attention is full in a short batch.
         is_sparse = config.model_type == _BIG_BIRD and config.attention_type == "block_sparse"
         self._padding_counts = True if is_sparse else None
