@@ -58,10 +58,8 @@ class SourceRows(ABC):
         names = [it.strip() for it in (self.first if self.named or header else ())]
         rest = {n: f"row_{it}" if it in taken else it for n, it in enumerate(names) if n not in own}
         rest = {n: f"{n}_{it}" if it in names[:n] else it for n, it in rest.items() if it}
-        every = copy(self).choose(
-            lambda it: ColumnMap((*range(len(it)),), header, "", "name", len(it))
-        )
-        for where, cells in every.rows():
+        wide = copy(self).choose(lambda x: ColumnMap((*range(len(x)),), header, "", "name", len(x)))
+        for where, cells in wide.rows():
             yield where, {name: cells[n] for n, name in rest.items() if not _is_bulk(cells[n])}
 
     @abstractmethod

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Pairs = Sequence[tuple[str, str]]  # anchors and positives
 
 _MARKS = "".join(it for it in map(chr, range(0x300, 0xABEE)) if category(it)[0] == "M")
-_NO_LETTER = re.compile(rf"[^\w{_MARKS}]+|_+")  # Python takes no vowel sign for one
+_NO_LETTER = re.compile(rf"[^\w{_MARKS}]+|_+")  # \w is without vowel signs and tones
 _SCORES = 1 << 24  # that are computed at once
 
 

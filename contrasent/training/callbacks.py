@@ -175,7 +175,5 @@ def evaluations(
         yield GeometryLog(run, run.parts.followed)
     if run.parts.dev is not None:
         yield Selection(run, run.parts.dev, on_evaluation)
-    elif unread := run.recipe.train.start_shares or run.recipe.evaluation.patience:
-        logger.warning("without a dev task start_shares or patience, %s, does nothing", unread)
     if run.recipe.train.schedule == "plateau":
         yield Plateau(run, run.recipe.evaluation.every)

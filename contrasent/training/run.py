@@ -249,10 +249,12 @@ class Session:
         self.accelerator, self.group = accelerator, group
         self._seconds, self._examples = 0.0, 0
         self._loss: float | None = None
-        every = recipe.evaluation.every
         # Before the weights of a run that goes on are read: the start is kept where it is needed.
         self.callbacks: list[Callback] = []
-        if parts.followed or parts.dev or recipe.train.schedule == "plateau":
+        plateau, every = recipe.train.schedule == "plateau", recipe.evaluation.every
+        if not parts.dev and (plateau or recipe.train.start_shares or recipe.evaluation.patience):
+            logger.warning("no dev task: start_shares, patience and schedule plateau do nothing")
+        if parts.followed or parts.dev or plateau:
             from contrasent.training.callbacks import evaluations
 
             self.callbacks += evaluations(self, on_evaluation)

@@ -177,6 +177,20 @@ def test_without_dev_data_a_tenth_selects_best(recipe, long_text, tmp_path, capl
         assert "held-out crops (proxy)" in gain.sentence
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {},
+        {"train__start_shares": [0.5]},
+        {"evaluation__patience": 2},
+        {"train__schedule": "plateau"},
+    ],
+)
+def test_what_a_missing_dev_task_leaves_without_use_is_told(recipe, tmp_path, caplog, setting):
+    train(recipe(evaluation__task="none", train__max_steps=1, **setting), tmp_path / "run")
+    assert ("no dev task: " in caplog.text) == bool(setting)
+
+
 def test_a_run_with_held_out_text_goes_on_to_the_same_bits(recipe, long_text, tmp_path):
     settings = {"data__file": str(long_text), "train__batch_size": 32, "evaluation__every": 5}
     asked = recipe(**settings, evaluation__task="held-out")
