@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError, field_validator
 
-from contrasent.errors import ConfigError, pick, shown
+from contrasent.errors import ConfigError, logger, pick, shown
 from contrasent.files import listed
 from contrasent.settings import (
     EncoderSettings,
@@ -154,7 +154,9 @@ class DataSettings:
         if not isinstance(file, str | list | tuple):
             raise ConfigError("give a file, or a list of files")
         if len(file) == 1 and isinstance(file[0], str) and file[0][:1] != "{":
-            return _read_source(file[0]).file
+            if (only := _read_source(file[0])).weight is not None:
+                logger.warning("%s is the only source, so its weight does nothing", only.file)
+            return only.file
         return file if isinstance(file, str) else [_read_source(it) for it in file]
 
     @property

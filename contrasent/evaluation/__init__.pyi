@@ -27,7 +27,6 @@ from .neighbours import Neighbours as Neighbours
 from .neighbours import find_neighbours as find_neighbours
 from .neighbours import read_corpus as read_corpus
 from .neighbours import read_queries as read_queries
-from .protocols import PRESETS as PRESETS
 from .protocols import PROTOCOLS as PROTOCOLS
 from .protocols import Options as Options
 from .protocols import preset_named as preset_named

@@ -8,7 +8,7 @@ out of the text that it is to find.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -60,17 +60,18 @@ def _pairs_of(kind: str, unit: Unit) -> list[tuple[str, str]]:
 class HeldOutTask:
     """A part of the training text that is not trained on."""
 
-    task: RetrievalTask  # what is made of it
-    rest: Path  # the file of all other text
+    task: RetrievalTask | None  # what is made of it; None, and nothing held out, of too little
+    rest: Callable[..., Path]  # writes all other text, without what other sources hold out
     texts: int  # how many lines or rows are held out
+    long: frozenset[str]  # their texts that are long enough to be known again in other sources
 
 
-def hold_out(examples: Examples, named: str = "") -> HeldOutTask | None:
+def hold_out(examples: Examples, named: str = "") -> HeldOutTask:
     """Keep a tenth of a text, a thousand rows at most, out of training, as a task.
 
     Those whose hashes are smallest, whatever their order, so that equal rows and all pairs of an
-    anchor are on one side; whole documents. None of fewer than fifty queries. ``named`` is what the
-    task's name ends with.
+    anchor are on one side; whole documents. Nothing if that makes fewer than fifty queries.
+    ``named`` is what the task's name ends with.
     """
     lengths = find_documents(examples).lengths
     of_lines = "crops" if lengths is None else "next sentences"
@@ -88,7 +89,7 @@ def hold_out(examples: Examples, named: str = "") -> HeldOutTask | None:
         if first != second:
             wanted.setdefault(first, {})[row] = 1
     if len(wanted) < FEWEST:
-        return None
+        out, texts = {}, 0
     task = RetrievalTask(
         name=TaskName(f"{HELD_OUT} {kind}{named}"),
         corpus=tuple(places),
@@ -103,13 +104,16 @@ def hold_out(examples: Examples, named: str = "") -> HeldOutTask | None:
         sha256=examples.sha256,
     )
 
-    def rest() -> Iterator[str | Example]:
-        for unit in units_of(examples, lengths):
-            if _hash(unit) not in out:
-                yield from (e[0] if examples.views == 1 else e for e in unit)
-                yield from [""] * (lengths is not None)
+    def rest(others: Set[str] = frozenset()) -> Path:
+        units = (it for it in units_of(examples, lengths) if _hash(it) not in out)
+        kept = (it for it in units if others.isdisjoint(chain.from_iterable(it)))
+        end = () if lengths is None else ("",)
+        return keep_rows(
+            e[0] if examples.views == 1 and e else e for it in kept for e in (*it, *end)
+        )
 
-    return HeldOutTask(task, keep_rows(rest()), texts)
+    cells = (text for units in out.values() for unit in units for row in unit for text in row)
+    return HeldOutTask(task if out else None, rest, texts, frozenset(filter(halves, cells)))
 
 
 def units_of(examples: Examples, lengths: Iterable[int] | None) -> Iterator[Unit]:

@@ -252,8 +252,9 @@ class Session:
         # Before the weights of a run that goes on are read: the start is kept where it is needed.
         self.callbacks: list[Callback] = []
         plateau, every = recipe.train.schedule == "plateau", recipe.evaluation.every
-        if not parts.dev and (plateau or recipe.train.start_shares or recipe.evaluation.patience):
-            logger.warning("no dev task: start_shares, patience and schedule plateau do nothing")
+        unused = plateau, recipe.train.start_shares, recipe.evaluation.patience
+        if not parts.dev and (any(unused) or recipe.encoder.keep == "better"):
+            logger.warning("no dev task: start_shares, patience, keep, schedule plateau do nothing")
         if parts.followed or parts.dev or plateau:
             from contrasent.training.callbacks import evaluations
 
@@ -354,7 +355,7 @@ class Session:
         transform = encoders[0].transform
         info: dict[str, Any] = {
             "recipe": asdict(self.recipe),
-            "data": self.parts.data,
+            "data": {it: v for it, v in self.parts.data.items() if it != "read"},
             "step": self.progress.step,
             "train_precision": self.parts.precision,
             "start_share": 0.0 if score is None else score.start_share,
@@ -405,10 +406,11 @@ class Session:
             unit = 1 if sys.platform == "darwin" else 1024
             memory = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         trained = loop.trainable_parameters(*parts.modules.values())
+        encoder = parts.encoder.named_parameters()
         content: dict[str, Any] = {
             "seconds": self._seconds,
             "examples": self._examples,
-            "parameters": sum(it.numel() for it in parts.encoder.parameters()),
+            "parameters": sum(it.numel() for name, it in encoder if "lora_" not in name),
             "trained_parameters": sum(it.numel() for it in trained),
             "peak_memory": memory,
         }

@@ -152,12 +152,13 @@ class RunFolder:
             sweep(self.root)
             self.check(recipe, resume=resume, overwrite=overwrite)
             if resume:
-                then, now = (it["sha256"][:12] for it in (self._kept() or data, data))
-                self._refuse(
-                    then != now,
-                    "cannot be resumed: the training data has changed since it started (sha256 "
-                    f"{then} then, {now} now); bring it back",
-                )
+                then = (self._kept() or data).get("read", {})
+                for name, content in data["read"].items():
+                    self._refuse(
+                        then.get(name, content) != content,
+                        f"cannot be resumed: {name} has changed since it started (sha256 "
+                        f"{then.get(name, '')[:12]} then, {content[:12]} now); bring it back",
+                    )
             else:
                 unfinished = [path for path in self.root.iterdir() if _is_unfinished(path.name)]
                 for path in [*unfinished, *(self.root / name for name in _WRITTEN)]:

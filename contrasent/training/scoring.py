@@ -17,7 +17,7 @@ from contrasent.evaluation.compare import SeedScores, gains, with_comparison
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse, Scores, raise_problems
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import Options, preset_named
-from contrasent.evaluation.proxy import FEWEST, METRICS, HeldOutTask, hold_out
+from contrasent.evaluation.proxy import FEWEST, METRICS, hold_out
 from contrasent.evaluation.suite import RETRIEVAL, STS, TASK_TYPES, TRANSFER, Suite, TaskData
 from contrasent.evaluation.task_names import HELD_OUT, TaskName
 from contrasent.files import listed, write_text
@@ -64,23 +64,21 @@ class DevTask:
 
 def tasks_of(
     recipe: Recipe, texts: Mapping[str, Examples], holds_out: bool | None = None
-) -> tuple[DevTask | None, Suite | None, dict[str, HeldOutTask]]:
-    """The task that selects ``best``, those scored before and after, and what is held out.
+) -> tuple[DevTask | None, Suite | None, dict[str, tuple[int, Path]]]:
+    """The task that selects ``best``, those scored before and after, and what is trained on.
 
     Of several ``texts``, none of them labelled, each is a task of its own, by its name, if it makes
-    enough queries.
+    enough queries. If any does, how many texts each holds out, and the file of its other text.
     """
     settings = recipe.evaluation
     dev, final = None if holds_out else dev_task(settings), final_tasks(settings)
     of_text = bool(texts) and settings.task in ("auto", HELD_OUT)
     if dev is not None or holds_out is False or not of_text:
         return dev, final, {}
-    tried = {
-        name: hold_out(text, f" of {name}" if len(texts) > 1 else "")
-        for name, text in texts.items()
-    }
-    held = {name: task for name, task in tried.items() if task is not None}
-    if not held:
+    several = len(texts) > 1
+    tried = {name: hold_out(text, f" of {name}" * several) for name, text in texts.items()}
+    tasks = tuple(it.task for it in tried.values() if it.task is not None)
+    if not tasks:
         files = ", ".join(text.source for text in texts.values())
         reason = f"a tenth of {files} makes fewer than {FEWEST} queries"
         if settings.task == HELD_OUT:
@@ -91,13 +89,14 @@ def tasks_of(
             reason,
         )
         return dev, final, {}
-    tasks = tuple(it.task for it in held.values())
     for task in tasks:
         logger.info("%s select `best`: %s", task.name.heading, task.description)
     proxy = Suite(((RETRIEVAL, TaskData(tuple(task.name for task in tasks), tasks)),), Options())
     if final is None and settings.final == "auto":
         final = proxy
-    return DevTask(proxy, METRICS[0]), final, held
+    long = frozenset[str]().union(*(it.long for it in tried.values()))
+    rests = {name: (it.texts, it.rest(long - it.long)) for name, it in tried.items()}
+    return DevTask(proxy, METRICS[0]), final, rests
 
 
 def dev_task(settings: EvaluationSettings) -> DevTask | None:

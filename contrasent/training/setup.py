@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
 from contrasent.distributed import WHOLE, Split, launched, timeout
 from contrasent.errors import ConfigError, ContrasentError, DataError, first_line, logger
+from contrasent.files import sha256_of
 from contrasent.model import checkpoint
 from contrasent.model.backbones.base import training_device
 from contrasent.model.backbones.word_lstm import WordLstm
@@ -38,7 +39,6 @@ from contrasent.training.loop import Training, optimizer_of, trainable_parameter
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from contrasent.evaluation.proxy import HeldOutTask
     from contrasent.evaluation.sts_data import RatedPairs
     from contrasent.evaluation.suite import Suite
     from contrasent.model.loading import WordEncoder
@@ -83,12 +83,12 @@ def prepare(
             text.require(2)
             logger.info("data: %s", text.columns)
     dev = final = followed = None
-    held: dict[str, HeldOutTask] = {}
+    rests: dict[str, tuple[int, Path]] = {}
     if (evaluation.task, evaluation.final) != ("none", "none"):
         from contrasent.training.scoring import tasks_of
 
         plain = {name: it for name, it in whole.items() if recipes[name].data.labels == "none"}
-        dev, final, held = tasks_of(recipe, plain, holds_out)
+        dev, final, rests = tasks_of(recipe, plain, holds_out)
     if evaluation.geometry_every is not None:
         from contrasent.evaluation.sts_data import RatedPairs
 
@@ -108,7 +108,7 @@ def prepare(
     longest, texts = mlm_view.generator.max_tokens if mlm_view else None, dict[str, Examples]()
     for name, source in sources.items():
         objective = objectives[name]
-        text = open_examples(str(held[name].rest)) if name in held else copy.copy(whole[name])
+        text = open_examples(str(rests[name][1])) if name in rests else copy.copy(whole[name])
         text.prompts = _prompts(source.prompt, text.views, objective, encoder.conventions)
         with _naming(name, sources):
             given = recipes[name], whole[name].views, objective, encoder, longest
@@ -147,7 +147,7 @@ def prepare(
             "sha256": text.sha256,
             "columns": text.columns,
             "examples": len(views[name].source.examples),
-            **({"held_out": held[name].texts} if name in held else {}),
+            **({"held_out": rests[name][0]} if name in rests else {}),
             **({"batches": loader.counts[name]} if len(whole) > 1 else {}),
             **views[name].origin,
         }
@@ -169,7 +169,7 @@ def prepare(
         dev=dev,
         final=final,
         followed=followed,
-        data=_record(records),
+        data=_record(records, recipes.values(), dev),
     )
 
 
@@ -213,19 +213,28 @@ def _views(
         )
 
 
-def _record(records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """What is kept of the data: of an only source, or of all together and of each."""
+def _record(
+    records: Mapping[str, dict[str, Any]], recipes: Iterable[Recipe], dev: DevTask | None
+) -> dict[str, Any]:
+    """What is kept of the data, of an only source or of all and of each; the hashes of all read."""
     every = list(records.values())
-    if len(every) == 1:
-        return every[0]
-    hashes = "\n".join(record["sha256"] for record in every)
+    content = "\n".join(record["sha256"] for record in every)
     sums = {key: sum(record.get(key, 0) for record in every) for key in ("examples", "held_out")}
-    return {
-        "source": ", ".join(record["source"] for record in every),
-        "sha256": hashlib.sha256(hashes.encode()).hexdigest(),
-        **{key: count for key, count in sums.items() if count},
-        "sources": dict(records),
-    }
+    kept = (
+        every[0]
+        if len(every) == 1
+        else {
+            "source": ", ".join(record["source"] for record in every),
+            "sha256": hashlib.sha256(content.encode()).hexdigest(),
+            **{key: count for key, count in sums.items() if count},
+            "sources": dict(records),
+        }
+    )
+    teachers = {str(it.objective.get("teacher")) for it in recipes}
+    hashes = {it: sha256_of(Path(it)) for it in teachers if Path(it).is_file()}
+    for _, read in dev.suite.kinds if dev else ():
+        hashes |= {n.label: it.sha256 for n, it in zip(read.names, read.tasks, strict=False)}
+    return {**kept, "read": {"the training data": kept["sha256"], **hashes}}
 
 
 def _trained_encoder(recipe: Recipe, device: torch.device) -> SentenceEncoder:

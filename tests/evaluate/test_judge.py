@@ -273,7 +273,7 @@ def test_next_sentences_are_scored_as_in_plain_loops(tmp_path):
 def test_held_out_lines_are_a_tenth_whatever_their_order(tmp_path):
     lines = LONG[:600] + ["short"] * 5
     held = hold_out(open_examples(str(write(tmp_path / "text.txt", lines))))
-    rest = held.rest.read_text().splitlines()
+    rest = held.rest().read_text().splitlines()
     assert held.texts == len(held.task.queries) == 60
     assert len(rest) == 545 and rest.count("short") == 5
     out = [line for line in lines if line not in rest]
@@ -285,7 +285,7 @@ def test_held_out_lines_are_a_tenth_whatever_their_order(tmp_path):
 
 def test_a_line_that_comes_twice_is_on_one_side(tmp_path):
     held = hold_out(open_examples(str(write(tmp_path / "text.txt", LONG[:600] * 2))))
-    rest = held.rest.read_text().splitlines()
+    rest = held.rest().read_text().splitlines()
     assert all(rest.count(line) in (0, 2) for line in LONG[:600])
     assert held.texts == 120 == 2 * len(held.task.queries) == 1200 - len(rest)
 
@@ -294,7 +294,7 @@ def test_whole_documents_are_held_out(tmp_path):
     documents = [[f"{sentence(n, 4)} {n} {k}" for k in range(5)] for n in range(150)]
     lines = [line for document in documents for line in (*document, "")]
     held = hold_out(open_examples(str(write(tmp_path / "text.txt", lines))))
-    kept = [block.splitlines() for block in held.rest.read_text().strip().split("\n\n")]
+    kept = [block.splitlines() for block in held.rest().read_text().strip().split("\n\n")]
     assert kept == [document for document in documents if document in kept]
     assert held.texts == 75 == 5 * (len(documents) - len(kept))
     assert held.task.name.heading == "held-out next sentences (proxy)"
@@ -309,5 +309,5 @@ def test_anchors_find_their_positives_where_the_text_is_pairs(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     held = hold_out(open_examples(str(path)))
     assert held.task.name.heading == "held-out pairs (proxy)" and held.texts == 60
-    kept = [tuple(example) for example in open_examples(str(held.rest))]
+    kept = [tuple(example) for example in open_examples(str(held.rest()))]
     assert kept == [(a, b) for a, b in map(dict.values, rows) if a not in held.task.queries]

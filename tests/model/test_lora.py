@@ -69,9 +69,10 @@ def test_a_run_saves_an_encoder_without_adapters(tmp_path):
         "evaluation.final": "none",
     }
     data = write_data(tmp_path / "text.txt")
-    contrasent.train(encoder=start, data=data, output=tmp_path / "run", **settings)
+    result = contrasent.train(encoder=start, data=data, output=tmp_path / "run", **settings)
     plain = SentenceEncoder(start, pooler="cls", head="none", device="cpu")
     trained = SentenceEncoder(tmp_path / "run", device="cpu")
+    assert result.parameters == sum(it.numel() for it in trained.parameters())
     names = set(plain.backbone.model.state_dict())
     assert set(trained.backbone.model.state_dict()) == names
     before, after = (it.backbone.model.state_dict() for it in (plain, trained))

@@ -17,7 +17,9 @@ from safetensors.torch import load_file
 from contrasent.data.batch import Need
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.geometry import measure, read_trajectory
+from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.sts_data import RatedPairs
+from contrasent.evaluation.suite import Suite
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
 from contrasent.training.run import save_encoders, train
@@ -213,7 +215,7 @@ def test_encoders_of_different_steps_never_lie_beside_each_other(moment, tmp_pat
 class Dev:
     """A dev task with scores that were thought of: of the two encoders in turn, time after time."""
 
-    metric = "spearman"
+    metric, suite = "spearman", Suite((), Options())
 
     def __init__(self, *scores):
         self.scores = list(scores)

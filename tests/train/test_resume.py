@@ -4,7 +4,7 @@ import pytest
 from helpers.interrupted import CutError, cut, kill_after
 from helpers.run_files import RunFiles
 from helpers.tiny_runs import TINY
-from helpers.tiny_sentences import write_pairs
+from helpers.tiny_sentences import sentence, write, write_pairs
 
 from contrasent.errors import CheckpointError, ConfigError
 from contrasent.recipe import recipes, to_yaml
@@ -143,20 +143,25 @@ def test_a_run_that_stopped_early_does_not_go_on(tmp_path, recipe, monkeypatch):
 
 
 def test_other_data_cannot_be_resumed_and_no_damaged_state(tmp_path, recipe, text_file):
+    dev = write(
+        tmp_path / "dev.tsv", [f"{sentence(n)}\t{sentence(n, 4)}\t{n % 6}" for n in range(9)]
+    )
+    settings = recipe(evaluation__task=str(dev))
     with kill_after("loop.save_state"):
-        train(recipe(), tmp_path / "run")
-    before = text_file.read_text()
-    text_file.write_text(f"{before}one more dog\n")
-    with pytest.raises(ConfigError, match="the training data has changed"):
-        train(recipe(), tmp_path / "run", resume=True)
-    text_file.write_text(before)
+        train(settings, tmp_path / "run")
+    for changed, named in (text_file, "the training data"), (dev, "dev.tsv"):
+        before = changed.read_text()
+        changed.write_text(f"{before}one more dog\tone more cat\t5\n")
+        with pytest.raises(ConfigError, match=f"{named} has changed since it started"):
+            train(settings, tmp_path / "run", resume=True)
+        changed.write_text(before)
     (progress,) = (tmp_path / "run" / "state").glob("*/progress.json")
     whole = progress.read_text()
     progress.write_text(whole.replace('"format": 1', '"format": 2'))
     with pytest.raises(CheckpointError, match=r"its format is 2, and this version reads 1"):
-        train(recipe(), tmp_path / "run", resume=True)
+        train(settings, tmp_path / "run", resume=True)
     progress.write_text(whole)
     (weights,) = (tmp_path / "run" / "state").glob("*/encoder.safetensors")
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="cannot resume from"):
-        train(recipe(), tmp_path / "run", resume=True)
+        train(settings, tmp_path / "run", resume=True)

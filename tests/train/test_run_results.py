@@ -184,6 +184,7 @@ def test_without_dev_data_a_tenth_selects_best(recipe, long_text, tmp_path, capl
         {"train__start_shares": [0.5]},
         {"evaluation__patience": 2},
         {"train__schedule": "plateau"},
+        {"encoder__encoders": "twin", "encoder__keep": "better"},
     ],
 )
 def test_what_a_missing_dev_task_leaves_without_use_is_told(recipe, tmp_path, caplog, setting):

@@ -11,13 +11,14 @@ from helpers.run_files import RunFiles, logged_losses, weights
 from helpers.tiny_sentences import sentence, write
 
 import contrasent
-from contrasent.data.examples import keep_rows
+from contrasent.data.examples import keep_rows, open_examples
 from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.objectives import build
 from contrasent.recipe import load_recipe
 from contrasent.training import loop
 from contrasent.training.run import train
 from contrasent.training.run_folder import complete
+from contrasent.training.scoring import tasks_of
 from contrasent.training.setup import prepare
 
 
@@ -105,8 +106,26 @@ def test_steps_are_those_of_each_objective_alone(
         alone["text.txt"].after_step()
 
 
-def test_a_source_alone_is_what_a_file_is(recipe, tmp_path, triplet_file):
-    alone = train(recipe("sup-simcse", data__file=[str(triplet_file)]), tmp_path / "list")
+def test_text_that_one_source_holds_out_is_in_no_other(recipe, tmp_path):
+    lines = [f"{sentence(n, 9)} {n}" for n in range(600)]
+    rows = [{"anchor": f"what of {n}", "positive": lines[n]} for n in range(599, -1, -1)]
+    files = [write(tmp_path / "lines.txt", lines)]
+    files += [write(tmp_path / "qa.jsonl", map(json.dumps, rows))]
+    files += [write(tmp_path / "few.txt", lines[:300:3])]
+    whole = {file.name: open_examples(str(file)) for file in files}
+    dev, _, rests = tasks_of(recipe(evaluation__task="held-out"), whole)
+    assert len(dev.suite.tasks("retrieval")) == 2
+    trained = {name: set(open_examples(str(path))) for name, (_, path) in rests.items()}
+    out = {line for line in lines if (line,) not in trained["lines.txt"]}
+    asked = {row["positive"] for row in rows if tuple(row.values()) not in trained["qa.jsonl"]}
+    assert out == asked and [count for count, _ in rests.values()] == [60, 60, 0]
+    assert trained["few.txt"] == {(line,) for line in lines[:300:3] if line not in out}
+    assert 60 < len(out) <= 120
+
+
+def test_a_source_alone_is_what_a_file_is(recipe, tmp_path, triplet_file, caplog):
+    alone = train(recipe("sup-simcse", data__file=[f"{triplet_file}:0.5"]), tmp_path / "list")
+    assert "is the only source, so its weight does nothing" in caplog.text
     plain = train(recipe("sup-simcse", data__file=str(triplet_file)), tmp_path / "file")
     assert weights(alone.last.parent) == weights(plain.last.parent)
 
