@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contrasent.data.examples import open_examples
-from contrasent.data.word_vectors import Vectors, WordStore, read_frequencies
+from contrasent.data.word_vectors import Vectors, WordStore
 from contrasent.errors import CheckpointError, ConfigError, DataError, logger, pick
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
-from contrasent.files import exclusive, read_json, refuse_existing, sha256_of
+from contrasent.files import exclusive, read_json, refuse_existing
 from contrasent.model import transforms
 from contrasent.model.encoder import SentenceEncoder, embed
 from contrasent.model.hub import INFO_FILE, resolve
@@ -418,20 +418,18 @@ def fit_sif(
     *,
     smoothing: float = 1e-3,
     components: int = 1,
-    frequencies: Path | None = None,
 ) -> tuple[WordEncoder, dict[str, object]]:
     """Weigh words by ``a / (a + p(w))``, take C components out (Arora et al. 2017, algorithm 1).
 
-    They are the first singular vectors of the text's embeddings, not centred. ``frequencies`` is a
-    file of a word and its count per line, else words of the text are counted.
+    They are the first singular vectors of the text's embeddings, not centred; the frequencies p are
+    those of its words.
     """
     if not smoothing > 0 or not 0 <= components < encoder.width or encoder.weights is not None:
         raise ConfigError(
             f"a is {smoothing} and must be above 0; {components} components must be 0 to "
             f"{encoder.width - 1}; and {encoder.name} must be a file of word vectors, not fitted"
         )
-    found = (word for sentence in text for word in sentence.split())
-    counts: Mapping[str, float] = read_frequencies(frequencies) if frequencies else Counter(found)
+    counts = Counter(word for sentence in text for word in sentence.split())
     weights = word_weights(encoder.store, counts, smoothing)
     weighted = WordEncoder(encoder.store, encoder.name, weights)
     moments, unknown, rest = Moments(encoder.width), 0, iter(text)
@@ -443,18 +441,15 @@ def fit_sif(
         raise DataError(f"{encoder.name} has none of the words of {text.described}")
     axes = np.linalg.eigh(moments.second).eigenvectors
     directions = np.ascontiguousarray(axes[:, ::-1][:, :components].T, np.float32)
-    source = "its words" if frequencies is None else frequencies.name
     described = (
         f"SIF with a {smoothing:g}, {components} component{'s' * (components != 1)} taken out, "
-        f"frequencies of {source}, fitted on {text.described}"
+        f"frequencies of its words, fitted on {text.described}"
     )
     info = {
         "name": "sif",
         "described": described,
         "a": smoothing,
         "components": components,
-        "frequencies": None if frequencies is None else frequencies.name,
-        "frequencies_sha256": None if frequencies is None else sha256_of(frequencies),
         **text.facts(),
         "sentences_without_a_known_word": unknown,
         "words": {"source": encoder.store.source, "sha256": encoder.store.sha256},

@@ -95,17 +95,13 @@ class SifCommand(FitOptions):
     components: int = 1
     """Directions that all sentences share, taken out."""
 
-    frequencies: Path | None = None
-    """A word and its count per line; else words of the text are counted."""
-
     def __call__(self) -> None:
         from contrasent.fitting import fit_sif, fitting_text, save_fitted
         from contrasent.model import WordEncoder
 
         text = fitting_text(self.data, self.output, self.columns, self.data_dir)
         how: Any = {"smoothing": self.smoothing, "components": self.components}
-        words = WordEncoder.load(self.words)
-        encoder, info = fit_sif(words, text, frequencies=self.frequencies, **how)
+        encoder, info = fit_sif(WordEncoder.load(self.words), text, **how)
         save_fitted(encoder, info, self.output)
         say(f"{self.output}: {encoder.transform_described}")
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from contrasent.data.readers import lines
 from contrasent.data.rows import as_number
 from contrasent.data.tokenizer import Ids, SpecialIds, Template, Tokenizer, require_text
-from contrasent.errors import CheckpointError, ConfigError, DataError
+from contrasent.errors import CheckpointError, ConfigError
 from contrasent.files import cached, map_array, readable, sha256_of, write_json
 
 MANIFEST = "words.json"
@@ -207,15 +207,3 @@ class WordTokenizer(Tokenizer):
 def sentence_marks(store: WordStore) -> tuple[str, ...]:
     """The first pair of `MARKS` that ``store`` has whole; empty if there is none."""
     return next((pair for pair in MARKS if len(store.rows(pair)) == len(pair)), ())
-
-
-def read_frequencies(path: Path) -> dict[str, float]:
-    """A word and its count per line, between white space; another line is refused by its number."""
-    counts: dict[str, float] = {}
-    for number, line in lines(path):
-        if cells := line.split():
-            count = as_number(cells[-1])
-            if len(cells) != 2 or count is None or count < 0:
-                raise DataError(f"{path}:{number}: {line!r} is not a word and its count")
-            counts[cells[0]] = counts.get(cells[0], 0.0) + count
-    return counts

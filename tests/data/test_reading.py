@@ -11,7 +11,7 @@ from contrasent.data.documents import document_lengths
 from contrasent.data.examples import open_examples, open_training
 from contrasent.data.readers import lines
 from contrasent.data.rows import as_number, open_rows_of
-from contrasent.data.word_vectors import read_frequencies, word_lines
+from contrasent.data.word_vectors import word_lines
 from contrasent.errors import CheckpointError, DataError
 from contrasent.evaluation.retrieval import read_texts
 from contrasent.evaluation.sts_data import read_pairs
@@ -64,7 +64,6 @@ MAC = "first\rsecond\r\rthird\nfourth\r\nfifth"
         ("f.txt", MAC, lambda path: [it for (it,) in open_examples(path)], MAC.split()),
         ("f.txt", MAC, lambda path: document_lengths(open_examples(path)).tolist(), [2, 3]),
         ("f.csv", 'a,"b\rc"\rd,e\r', lambda path: list(open_examples(path))[1], ("d", "e")),
-        ("f.txt", "a 3\rb 4\r", lambda path: read_frequencies(Path(path)), {"a": 3, "b": 4}),
         ("f.vec", "a 1 2\rb 3 4", lambda path: list(dict(word_lines(Path(path)))), ["a", "b"]),
         ("f.txt", "\ufeffa\rb", lambda path: [n for n, _ in lines(Path(path))], [1, 2]),
     ],
