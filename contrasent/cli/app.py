@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -29,6 +30,7 @@ from typer.models import CommandInfo
 
 from contrasent import __version__, evaluation, model, report
 from contrasent.errors import ContrasentError, first_line, is_disk_full, is_out_of_memory
+from contrasent.files import listed, require_place
 from contrasent.options import Replacing
 from contrasent.progress import printable
 from contrasent.settings import Spelling, checked, explanations, settings, shared, spelling_of
@@ -41,6 +43,7 @@ T = TypeVar("T")
 
 STDOUT = "-"  # in place of a file
 _MISTAKE, _INTERRUPTED = 2, 130
+_WRITTEN = ("output", "json", "html", "groups")
 
 _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "contrasent": {
@@ -247,6 +250,16 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _KINDS = {bool: "", Path: "PATH", int: "N", float: "X"}
 
 
+def _keep_sources(given: dict[str, Any]) -> None:
+    """Refuse to write a file that another option names."""
+    values = (value for name, value in given.items() if name not in _WRITTEN)
+    lists = (listed(it if isinstance(it, list) else str(it)) for it in values)
+    sources = [*map(str, chain.from_iterable(lists))]
+    written = (Path(str(given[name])) for name in _WRITTEN if name in given)
+    for path in filter(Path.is_file, written):
+        require_place(path, sources=sources)
+
+
 def _command(name: str, cls: Any) -> Any:
     fields, texts = cls.__pydantic_fields__, explanations(cls)
     flags = {name: _flags(name, field) for name, field in fields.items()}
@@ -254,6 +267,7 @@ def _command(name: str, cls: Any) -> Any:
     def run(context: typer.Context, **given: Any) -> None:
         given = {name: value for name, value in given.items() if value not in (None, [], ())}
         options = checked(cls, given, lambda name: flags[name][0] if name in flags else name)
+        _keep_sources(given if given.get("overwrite") else {})
         options(*((context.args,) if takes_settings else ()))
 
     # Every other word may be a setting of the recipe: --section.key value.

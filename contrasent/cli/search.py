@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt, StringConstraints
 from contrasent import data, encode, evaluation, model, options, report, search
 from contrasent.cli.app import AsHtml, AsJson, load, print_json, say, tell, write_html
 from contrasent.errors import ConfigError
-from contrasent.files import refuse_existing_file, require_place
+from contrasent.files import refuse_existing_file
 from contrasent.progress import one_line
 from contrasent.settings import ARGUMENT, Spelling, refuse_unused, settings, shared
 
@@ -67,7 +67,6 @@ class EncodeCommand(
             problem = f"--role {self.role} and --prompt-name {self.prompt_name}: leave one out"
         if problem:
             raise ConfigError(problem)
-        require_place(self.output, sources=[self.source])
         encode.require_output(self.output, self, self.overwrite, shared=shared)
         encode.keep_few_compiled_products()
         with encode.open_sentences(self.source, self.columns) as sentences:

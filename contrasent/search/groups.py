@@ -218,12 +218,7 @@ def cluster(
 
     Spherical k-means goes on from the dense parts of a map of up to 2,000 texts or, for a number of
     clusters, from those of up to 4,096 (Ward 1963); ``hdbscan`` leaves texts between the parts out.
-
-    Args:
-        text: text as `train` takes it, one in a row, or an index, or its folder.
-        encoder: the encoder of a text, or its name.
-        show_progress: a progress bar on standard error.
-        **options: by name.
+    The arguments are those of `duplicates`, with options of the command.
 
     Example:
         >>> contrasent.cluster("faq.txt", encoder="all-MiniLM-L6-v2").names  # doctest: +SKIP

@@ -42,10 +42,9 @@ class AutoBackbone(base.Backbone):
             problem = "transformers has no gradient checkpointing for {}"
             self.refuse(problem, "set train.gradient_checkpointing to false")
         verb = "enable" if wanted else "disable"
-        # Its name since transformers 5; the old one then warns.
-        name = f"activation_checkpointing_{verb}"
-        old = f"gradient_checkpointing_{verb}"
-        switch = getattr(self.model, name if hasattr(self.model, name) else old)
+        # Since transformers 5 it has the first name, and warns of the other.
+        names = (f"{it}_checkpointing_{verb}" for it in ("activation", "gradient"))
+        switch = next(getattr(self.model, it) for it in names if hasattr(self.model, it))
         switch(*([{"use_reentrant": False}] if wanted else []))
         self.checkpoint_layers = wanted
 
