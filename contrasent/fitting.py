@@ -1,11 +1,10 @@
-"""Fitting on the text of files and tasks: whitening, BERT-flow's flow, SIF, and static tables.
+"""Fitting on the text of files and tasks: whitening, BERT-flow's flow, and static tables.
 
-Shapes: N sentences, n of a batch, W words, V word pieces, D width of a vector, C components.
+Shapes: N sentences, n of a batch, V word pieces, D width of a vector.
 """
 
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contrasent.data.examples import open_examples
-from contrasent.data.word_vectors import Vectors, WordStore
 from contrasent.errors import CheckpointError, ConfigError, DataError, logger, pick
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
@@ -25,7 +23,7 @@ from contrasent.files import exclusive, read_json, refuse_existing
 from contrasent.model import transforms
 from contrasent.model.encoder import SentenceEncoder, embed
 from contrasent.model.hub import INFO_FILE, resolve
-from contrasent.model.loading import StaticEncoder, WordEncoder
+from contrasent.model.loading import StaticEncoder
 from contrasent.model.protocol import unit_rows
 from contrasent.model.transforms import Flow, Moments, Transform
 from contrasent.options import MapOptions
@@ -410,57 +408,3 @@ def fit(
     if output is not None:
         save_fitted(fitted, info, Path(output))
     return fitted
-
-
-def fit_sif(
-    encoder: WordEncoder,
-    text: FittingText,
-    *,
-    smoothing: float = 1e-3,
-    components: int = 1,
-) -> tuple[WordEncoder, dict[str, object]]:
-    """Weigh words by ``a / (a + p(w))``, take C components out (Arora et al. 2017, algorithm 1).
-
-    They are the first singular vectors of the text's embeddings, not centred; the frequencies p are
-    those of its words.
-    """
-    if not smoothing > 0 or not 0 <= components < encoder.width or encoder.weights is not None:
-        raise ConfigError(
-            f"a is {smoothing} and must be above 0; {components} components must be 0 to "
-            f"{encoder.width - 1}; and {encoder.name} must be a file of word vectors, not fitted"
-        )
-    counts = Counter(word for sentence in text for word in sentence.split())
-    weights = word_weights(encoder.store, counts, smoothing)
-    weighted = WordEncoder(encoder.store, encoder.name, weights)
-    moments, unknown, rest = Moments(encoder.width), 0, iter(text)
-    while block := list(islice(rest, _AT_ONCE)):
-        rows, known = weighted.means(block)
-        unknown += int((known == 0).sum())
-        moments.add(rows)
-    if unknown == len(text):
-        raise DataError(f"{encoder.name} has none of the words of {text.described}")
-    axes = np.linalg.eigh(moments.second).eigenvectors
-    directions = np.ascontiguousarray(axes[:, ::-1][:, :components].T, np.float32)
-    described = (
-        f"SIF with a {smoothing:g}, {components} component{'s' * (components != 1)} taken out, "
-        f"frequencies of its words, fitted on {text.described}"
-    )
-    info = {
-        "name": "sif",
-        "described": described,
-        "a": smoothing,
-        "components": components,
-        **text.facts(),
-        "sentences_without_a_known_word": unknown,
-        "words": {"source": encoder.store.source, "sha256": encoder.store.sha256},
-    }
-    fitted = WordEncoder(encoder.store, encoder.name, weights, directions, described)
-    return fitted, {"transform": info}
-
-
-def word_weights(store: WordStore, counts: Mapping[str, float], smoothing: float) -> Vectors:
-    """``(W,)``: ``a / (a + p(w))``; counts of words with one vector, as in lower case, add up."""
-    total, counted = sum(counts.values()) or 1, np.zeros(store.words)
-    for word, row in store.rows(counts).items():
-        counted[row] += counts[word]
-    return (smoothing / (smoothing + counted / total)).astype(np.float32)

@@ -52,7 +52,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "search": ("encode", "similarity", "search", "duplicates", "cluster"),
         "fit": ("export", "push", "serve", "mcp"),
     },
-    "fit": {"fit": ("whitening", "flow", "static", "sif")},
+    "fit": {"fit": ("whitening", "flow", "static")},
     "index": {"search": ("build", "add", "sync", "remove", "optimize", "reembed", "tune", "info")},
     "data": {"data": ("check", "fetch", "leaks", "mine", "synthesize")},
     "build": {"data": ("nli", "captions", "duplicates", "paraphrases")},
@@ -378,7 +378,7 @@ def options(
 
 _groups: dict[str, typer.Typer] = {"": app}
 for _above, _name, _text in (
-    ("", "fit", "Fit whitening, a flow, a static table or SIF."),
+    ("", "fit", "Fit whitening, a flow or a static table."),
     ("", "index", "Build and change a search index."),
     ("", "data", "Check and build training text; get evaluation data."),
     ("data", "build", "Make training files from labelled sentences."),

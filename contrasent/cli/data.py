@@ -1,6 +1,7 @@
 """``contrasent data``: check, fetch, leaks, build, mine, synthesize."""
 
 import shlex
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,7 +10,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from contrasent import data, evaluation, model, options, search
 from contrasent.cli.app import AsJson, print_facts, print_json, raise_failures, say, tell
-from contrasent.errors import DataError
+from contrasent.errors import ConfigError, DataError
 from contrasent.files import sha256_of
 from contrasent.progress import progress_bar
 from contrasent.settings import ARGUMENT, Spelling, refuse_unused, settings, shared
@@ -71,6 +72,9 @@ class CheckCommand(AsJson, options.FoundText, options.Replacing):
     def _train_command(self, facts: "data.TextFacts") -> str:
         adapts = facts.views == 1 and facts.examples - facts.repeated >= _FEWEST
         recipe = "unsup-simcse" if facts.views == 1 else "sup-adapt"
+        with suppress(ConfigError, DataError):  # lists of candidates, known by name
+            if data.open_rows_of(self.file, "lists", self.columns).chosen.by == "name":
+                recipe, adapts = "rank-distil", False
         words = ["contrasent", *(["adapt"] if adapts else ["train", recipe, "--encoder"])]
         words += [self.encoder or _ENCODER, "--data", str(self.output or facts.source)]
         if self.columns and not self.output:

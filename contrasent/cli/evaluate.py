@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Annotated
 
-from pydantic import PositiveInt, StringConstraints
+from pydantic import Field, PositiveInt, StringConstraints
 
 from contrasent import evaluation, options, report
 from contrasent.cli import app
@@ -157,7 +157,7 @@ class CalibrateCommand(options.Named, options.Measuring, options.DataFolder):
     columns: options.Listed | None = None
     """Sentence, sentence and label of your file: three names, or numbers from 0."""
 
-    min_precision: float | None = None
+    min_precision: Annotated[float, Field(gt=0, le=1)] | None = None
     """Find as many similar pairs as this precision allows, such as 0.9; else the largest F1."""
 
     def __call__(self) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -23,23 +23,16 @@ from contrasent.settings import (
 
 
 @settings
-class FitOptions(options.DataFolder):
-    """The options of every command that fits something to text."""
+class FitMap(options.Named, options.MapOptions):
+    """The options of every command that fits a map to an encoder."""
 
     data: list[str]
     """Text to fit on: .txt, .csv, .tsv, .jsonl, .parquet, .gz of these, or a Hugging Face dataset
     id, every sentence of a row; or sts, or an STS task such as stsb or stsb-dev, which shows the
     test sentences to the fit. Give it once for each."""
 
-    columns: Annotated[options.Listed | None, Spelling(of=options.MapOptions)] = None
-
     output: Path
     """The folder to write; it must not exist."""
-
-
-@settings
-class FitMap(options.Named, FitOptions, options.MapOptions):
-    """The options of every command that fits a map to an encoder."""
 
     def __call__(self) -> None:
         from contrasent.fitting import FITTERS, fit
@@ -77,33 +70,6 @@ class StaticCommand(FitMap, StaticSettings):
 
     OUTPUT embeds many times faster, on a CPU, and can stand beside the encoder (export --query).
     """
-
-
-@settings
-class SifCommand(FitOptions):
-    """Weigh word vectors by frequency and take out what all sentences share (SIF).
-
-    OUTPUT holds the vectors too, and is an encoder for every command but train.
-    """
-
-    words: Annotated[str, ARGUMENT]
-    """Word vectors: a .txt or .vec file of a word and its numbers per line, also .gz."""
-
-    smoothing: Annotated[float, Spelling(flag="--a")] = 0.001
-    """A word counts a / (a + its frequency)."""
-
-    components: int = 1
-    """Directions that all sentences share, taken out."""
-
-    def __call__(self) -> None:
-        from contrasent.fitting import fit_sif, fitting_text, save_fitted
-        from contrasent.model import WordEncoder
-
-        text = fitting_text(self.data, self.output, self.columns, self.data_dir)
-        how: Any = {"smoothing": self.smoothing, "components": self.components}
-        encoder, info = fit_sif(WordEncoder.load(self.words), text, **how)
-        save_fitted(encoder, info, self.output)
-        say(f"{self.output}: {encoder.transform_described}")
 
 
 @settings

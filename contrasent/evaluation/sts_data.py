@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from contrasent.data.readers import lines, tab_rows
 from contrasent.data.rows import as_number, as_text, open_rows_of, score_of
 from contrasent.data.senteval import MissingDataError, senteval_root
-from contrasent.errors import ConfigError, DataError
+from contrasent.errors import ConfigError, DataError, warn
 from contrasent.evaluation import task_names
 from contrasent.evaluation.embed import Embeddings, EncoderUse, Places, distinct
 from contrasent.evaluation.task_names import STS_TASKS, StsTask, TaskName, TaskText
@@ -204,6 +204,7 @@ class Calibration:
     pooler: str
     precision: str  # of the computation, such as ``fp32``
     similarity: str  # the encoder's function, such as ``cosine``, whose scale the threshold has
+    prompt: str  # before every text, as before those of an index and of duplicates
     pairs: str  # what was asked for, such as ``pairs.tsv>=4``
     count: int  # P
     similar: int  # how many of them are similar
@@ -235,14 +236,17 @@ def calibrate(
     use: EncoderUse, pairs: RatedPairs, least_precision: float | None = None
 ) -> Calibration:
     """Propose a threshold for an encoder's similarities, and say what it reaches."""
-    embeddings, similar = pairs.embed(use), pairs.positive
+    embeddings, similar = pairs.embed(use, "document"), pairs.positive
     scores = pair_similarities(use.similarity, embeddings[pairs.first], embeddings[pairs.second])
     threshold = propose(scores, similar, least_precision)
+    if (scores >= threshold).all():
+        warn(f"the threshold takes all {len(scores)} pairs: these scores do not tell them apart")
     return Calibration(
         encoder=use.encoder.name,
         pooler=use.encoder.pooler,
         precision=use.precision,
         similarity=use.similarity,
+        prompt=use.role_prompts().get("document", ""),
         pairs=pairs.label,
         count=len(pairs.gold),
         similar=int(similar.sum()),
@@ -359,9 +363,9 @@ class RatedPairs:
         first, second = np.split(places, 2)
         return cls(f"{name}{condition}", task, condition, sentences, first, second, gold, positive)
 
-    def embed(self, use: EncoderUse) -> Embeddings:
+    def embed(self, use: EncoderUse, role: str | None = None) -> Embeddings:
         """Embeddings ``(N, D)`` of the distinct sentences; each has a direction."""
-        return use.embed(self.sentences, of=self.label)
+        return use.embed(self.sentences, of=self.label, role=role)
 
     def position(self, embeddings: Embeddings) -> Position:
         """Alignment and uniformity, of ``embeddings (N, D)`` divided by their lengths."""

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
-from contrasent.data.word_vectors import MANIFEST
 from contrasent.errors import CheckpointError, first_line, install_command, require_extra
 from contrasent.files import read_json, recover_folder, sha256_of, template, write_text
 from contrasent.model.st_modules import read_conventions
@@ -94,9 +93,8 @@ def _near(folder: Path) -> str:
 
 
 def are_words(name: str | Path) -> bool:
-    """True if an encoder is named by a file of word vectors, or a folder made of one."""
-    path = Path(str(name)).expanduser()
-    return path.name.lower().endswith(_WORD_FILES) or (path / MANIFEST).is_file()
+    """True if an encoder is named by a file of word vectors."""
+    return Path(str(name)).name.lower().endswith(_WORD_FILES)
 
 
 def files_to_read(files: Iterable[str]) -> list[str]:

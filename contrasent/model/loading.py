@@ -1,6 +1,6 @@
-"""Loading an encoder of any kind; those without a transformer: means of vectors, SIF embeddings.
+"""Loading an encoder of any kind; those without a transformer: means of vectors.
 
-Shapes: V word pieces, N sentences, T their word pieces, W words, D dimensions, C components.
+Shapes: V word pieces, N sentences, T their word pieces, D dimensions.
 """
 
 import hashlib
@@ -13,17 +13,16 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from contrasent.data.tokenizer import Tokenizer, require_text
-from contrasent.data.word_vectors import MANIFEST, Vectors, WordStore, open_words
+from contrasent.data.word_vectors import WordStore, open_words
 from contrasent.errors import CheckpointError, ConfigError, first_line, pick, warn
-from contrasent.files import read_json, readable
+from contrasent.files import read_json
 from contrasent.model import checkpoint, st_modules
 from contrasent.model.backbones.base import require_engine, resolve_precision
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.hub import INFO_FILE, are_words, resolve, write_card
+from contrasent.model.hub import are_words, resolve, write_card
 from contrasent.model.protocol import ROLES, Conventions, Encoder, EncodingOptions
 from contrasent.model.weights import SAFE, read_tensors
 from contrasent.options import Loading
@@ -33,7 +32,6 @@ from contrasent.settings import checked, takes
 _MODEL2VEC_TOKENS = 512
 _TABLES = ("embedding.weight", "embeddings")  # sentence-transformers', and model2vec's
 _ROWS, _WEIGHTS = "mapping", "weights"  # of each word piece, in model2vec's
-_WORD_WEIGHTS, _COMPONENTS = "weights.npy", "components.npy"
 
 
 class LookupEncoder(Encoder):
@@ -172,72 +170,25 @@ class WordEncoder(LookupEncoder):
     """Sentences in, means of word vectors out.
 
     Words are what stands between spaces. One that the vectors do not have is looked for in lower
-    case. ``weights (W,)`` say what each counts; ``components (C, D)`` of length 1 are taken out.
+    case.
     """
 
     pooler = "vectors"
     at_once = 8_192
     normalize = False
-    transform_described: str | None = None
 
-    def __init__(
-        self,
-        store: WordStore,
-        name: str = "",
-        weights: Vectors | None = None,
-        components: Vectors | None = None,
-        described: str | None = None,
-    ) -> None:
+    def __init__(self, store: WordStore, name: str = "") -> None:
         self.store, self.full_width = store, store.width
         self.name = name or store.source
-        self.weights = weights
-        none = np.zeros((0, store.width), np.float32)
-        self.components = none if components is None else components
-        self.transform_described = described
         self.known_part = f"word that {Path(self.name).name} knows"
-
-    @classmethod
-    def load(cls, name: str | Path) -> Self:
-        """Read a file of word vectors, or a saved encoder; CheckpointError if it is damaged."""
-        folder = Path(name).expanduser()
-        if not (folder / MANIFEST).is_file():
-            return cls(open_words(folder), str(name))
-        store = WordStore(folder)
-        with readable(folder, "fit it again"):
-            weights, components = (
-                np.load(folder / it, allow_pickle=False).astype(np.float32, casting="no")
-                for it in (_WORD_WEIGHTS, _COMPONENTS)
-            )
-            weights = weights.reshape(store.words)
-            info = read_json(folder / INFO_FILE)
-            components = components.reshape(-1, store.width)
-            return cls(store, str(name), weights, components, info["transform"]["described"])
-
-    def save(self, folder: str | Path, info: dict[str, Any]) -> None:
-        """Write vectors, weights and components into one folder, with ``info`` beside them."""
-        weights = np.ones(self.store.words, np.float32) if self.weights is None else self.weights
-        with checkpoint.writing_encoder(folder) as partial:
-            self.store.save(partial)
-            np.save(partial / _WORD_WEIGHTS, weights)
-            np.save(partial / _COMPONENTS, self.components)
-            checkpoint.write_info(partial, {"pooler": self.pooler, "head": self.head_name, **info})
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"words {self.store.sha256}".encode())
-        if self.weights is not None:
-            digest.update(np.ascontiguousarray(self.weights).tobytes())
-        digest.update(np.ascontiguousarray(self.components).tobytes())
         if kept := self.conventions.identity:
             digest.update(repr(kept).encode())
         return digest.hexdigest()
 
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
-        rows, known = self.means(texts)
-        rows -= (rows @ self.components.T) @ self.components
-        return rows, int((known == 0).sum())
-
-    def means(self, texts: Sequence[str]) -> tuple[Vectors, NDArray[np.int64]]:
-        """``(N, D)`` weighted means before components are taken out, and ``(N,)`` known words."""
         from scipy.sparse import csr_matrix
 
         split = [text.split() for text in texts]
@@ -246,11 +197,11 @@ class WordEncoder(LookupEncoder):
         known = np.array([len(numbers) for numbers in numbers_of_each], np.int64)
         flat = np.array([number for numbers in numbers_of_each for number in numbers], np.int64)
         used, columns = np.unique(flat, return_inverse=True)
-        weights = np.ones(len(flat)) if self.weights is None else self.weights[flat].astype("f8")
         ends = np.concatenate([[0], np.cumsum(known)])
-        counted = csr_matrix((weights, columns, ends), shape=(len(texts), len(used)))
+        counted = csr_matrix((np.ones(len(flat)), columns, ends), shape=(len(texts), len(used)))
         sums = counted @ self.store.vectors[used].astype(np.float64)
-        return (sums / np.maximum(known, 1)[:, None]).astype(np.float32), known
+        means = (sums / np.maximum(known, 1)[:, None]).astype(np.float32)
+        return means, int((known == 0).sum())
 
 
 def _of_default(name: str) -> Any:
@@ -364,8 +315,8 @@ def load_encoder(name: str | Path, *, device: str | None = None, **options: Any)
     Args:
         name: as `SentenceEncoder` takes it; or a folder with a Router (for which ``encode`` takes
             its default route) or a StaticEmbedding, or of model2vec; a ``.txt`` or ``.vec`` file of
-            word vectors, gzipped or not, or a folder that ``contrasent fit sif`` made of one; or
-            the address of a server, such as ``http://host/v1/embeddings#MODEL``.
+            word vectors, gzipped or not; or the address of a server, such as
+            ``http://host/v1/embeddings#MODEL``.
         device: of a transformer, as `SentenceEncoder` takes it.
         **options: by name.
 
@@ -384,7 +335,7 @@ def load_encoder(name: str | Path, *, device: str | None = None, **options: Any)
 
         encoder = EndpointEncoder(str(name))
     elif are_words(name):
-        encoder = WordEncoder.load(name)
+        encoder = WordEncoder(open_words(Path(name).expanduser()), str(name))
     else:
         folder = resolve(name)
         how: dict[str, Any] = {"engine": asked.engine, "device": device}

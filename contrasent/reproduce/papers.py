@@ -39,7 +39,7 @@ class System:
     """How an encoder is made, or what else a row is about."""
 
     # trained; the start as it is; a map fitted; a text or a task; or published only
-    make: Literal["train", "start", "whitening", "flow", "sif", "data", "cited"] = "train"
+    make: Literal["train", "start", "whitening", "flow", "data", "cited"] = "train"
     recipe: str = ""  # for train
     data: str = ""  # the material, or target, it is trained or fitted on; or what the row is about
     start: str = ""  # the model's id, or a material; empty for the recipe's

@@ -18,7 +18,7 @@ from contrasent.data import build, open_examples
 from contrasent.errors import ContrasentError
 from contrasent.evaluation import STS, TRANSFER, EncoderUse, Scores, Suite
 from contrasent.files import remove_folder, write_text, writing
-from contrasent.fitting import FITTERS, fit_sif, open_fitting_text
+from contrasent.fitting import FITTERS, open_fitting_text
 from contrasent.recipe import Recipe
 from contrasent.records import lines_of_kind
 from contrasent.reproduce.jobs import DONE, Job, Measured, Measurement, Store, Value, Work
@@ -110,12 +110,8 @@ def _fit(job: Job, store: Store) -> dict[str, Any]:
     text = open_fitting_text([job.text], None, store.data_dir)
     remove_folder(place)
     plain = _load_job(store, job.above or job)
-    if isinstance(plain, model.WordEncoder):
-        encoder, info = fit_sif(plain, text)
-        encoder.save(place, info)
-    else:
-        _, info = FITTERS[job.system.make].fit(plain, text, max_tokens=_PAPERS_TOKENS)
-        plain.save(place, info)
+    _, info = FITTERS[job.system.make].fit(plain, text, max_tokens=_PAPERS_TOKENS)
+    plain.save(place, info)
     return {"encoder": _FITTED, "note": ""}
 
 

@@ -19,7 +19,7 @@ from contrasent import model
 from contrasent.data.examples import Rows, keep_rows
 from contrasent.encode.shards import manifest_in, open_sentences
 from contrasent.encode.vectors import npy_writer
-from contrasent.errors import ConfigError, require_extra, warn
+from contrasent.errors import ConfigError, DataError, require_extra, warn
 from contrasent.files import scratch
 from contrasent.model.protocol import Encoder, unit_rows
 from contrasent.options import ClusterOptions, DuplicatesOptions, GroupedText, IndexedText
@@ -91,6 +91,8 @@ def _embedded(
             file = str(text if isinstance(text, str | Path) else keep_rows(text))
             sentences = stack.enter_context(open_sentences(file, **shared(asked, IndexedText)))
             lines = [*sentences.summary("texts")]
+            if sentences.examples.rows.blank and not isinstance(text, str | Path):
+                raise DataError("a text is blank; leave it out, or the others change their numbers")
             if sentences.examples.skipped:
                 warn(f"{lines[0]}; {lines.pop(1)}")
             source = "; ".join(lines)

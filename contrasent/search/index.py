@@ -392,7 +392,7 @@ class Index:
                 elif taken := next((name for name in names or () if name in known), None):
                     problem = f"id {taken!r} is in the index already"
                 new = numbered(blocks, names, was.similarity, table, first)
-                columns = joint_columns(was.columns, table)
+                columns = joint_columns(was.columns, table, now.table)
                 then = replace(then, numbered=was.numbered and names is None, columns=columns)
             if problem:
                 raise DataError(problem)

@@ -134,7 +134,8 @@ def matching_rows(table: Any, condition: str) -> np.ndarray:
         rows = named.append_column("", pa.array(np.arange(len(table)))).filter(expression)
         matching[rows.column("").to_numpy()] = True
     except pa.ArrowException as error:
-        raise ConfigError(f"the filter {condition!r}: {first_line(error)}; quote texts") from error
+        how = "quote texts, and no true or false"
+        raise ConfigError(f"the filter {condition!r}: {first_line(error)}; {how}") from error
     return matching
 
 
@@ -184,13 +185,20 @@ def _metadata_column(values: Sequence[Any]) -> Any:
     return pa.array(texts, pa.string(), mask=np.array([it is None for it in values], bool))
 
 
-def joint_columns(first: Mapping[str, Kind], metadata: Any) -> dict[str, Any]:
-    """The columns of metadata of an index that a table of new metadata is added to."""
+def joint_columns(first: Mapping[str, Kind], metadata: Any, stored: Any = None) -> dict[str, Any]:
+    """The columns of metadata of an index, ``stored``, that a table of new metadata is added to."""
+    import pyarrow as pa
+
     joint: dict[str, Any] = {**first}
-    for column in () if metadata is None else metadata.schema:
-        kinds = {str(column.type), joint.get(column.name, str(column.type))}
-        mixed = "double" if kinds == {"int64", "double"} else "string"
-        joint[column.name] = kinds.pop() if len(kinds) == 1 else mixed
+    for name in () if metadata is None else metadata.column_names:
+        column = metadata[name]
+        kinds, mixed = {str(column.type), joint.get(name, str(column.type))}, "string"
+        if kinds == {"int64", "double"}:
+            with suppress(pa.ArrowInvalid):  # whole numbers that a double would round are texts
+                for values in (column, stored[name]):
+                    values.cast("double")
+                mixed = "double"
+        joint[name] = kinds.pop() if len(kinds) == 1 else mixed
     return joint
 
 

@@ -272,7 +272,7 @@ class Gate:
         self.app, self.batcher, self.options = app, batcher, batcher.options
         self.in_progress = 0
         key = self.options.api_key
-        self._key = None if key is None else f"Bearer {key}".encode()
+        self._key = None if key is None else f"bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -339,7 +339,8 @@ class Gate:
         full = self.in_progress > most and path not in ("/health", "/metrics")
         if full:
             self.batcher.metrics.put(contrasent_rejected=1)
-        key, given = self._key, headers.get(b"authorization", b"")
+        key, (scheme, *token) = self._key, headers.get(b"authorization", b"").split(b" ", 1)
+        given = b" ".join([scheme.lower(), *token])
         locked = not public and key is not None and not hmac.compare_digest(given, key)
         foreign = origin and not allowed and method not in ("GET", "HEAD", "OPTIONS")
         unknown = f"{name[:90]!r} is no name of this server (--allowed-host)"

@@ -115,11 +115,12 @@ def prepare(
             refuse(Combination(*given, split.processes, text.prompts, several))
         texts[name] = text
     bare = [name for name, it in texts.items() if not (it.prompts or objectives[name].has_roles)]
-    if bare and (prompt := encoder.conventions.resolve()):
+    stated = encoder.conventions
+    if bare and (prompts := {stated.resolve(), *map(stated.prompt_of, ROLES)} - {""}):
         logger.warning(
-            "%s puts %r before every sentence that it encodes, but not in training; put it before "
-            "those of %s to train with it",
-            *(recipe.encoder.name, prompt, ", ".join(bare)),
+            "%s puts %s before sentences that it encodes, but not in training; put it before those "
+            "of %s to train with it",
+            *(recipe.encoder.name, " or ".join(map(repr, sorted(prompts))), ", ".join(bare)),
         )
     single = [objectives[name] for name, text in whole.items() if text.views == 1]
     copies = any(it.views > 1 and not it.provides_views for it in single)
@@ -319,7 +320,7 @@ def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncode
     if are_words(settings.name):
         from contrasent.model.loading import WordEncoder
 
-        return WordEncoder.load(settings.name)
+        return WordEncoder(open_words(Path(settings.name).expanduser()), settings.name)
     changes: dict[str, Any] = {"dropout": None, "bidirectional": False}
     if checkpoint.is_sentence_encoder(settings.name):
         if settings.layers is None:

@@ -1,3 +1,4 @@
+import json
 import statistics
 from dataclasses import asdict
 
@@ -142,6 +143,14 @@ VERDICTS = [
     ("{n}-x,my printer fails {n},off {n}", "--columns 1,2", f"{READY}train sup-adapt --encoder"),
     ("- - -", "", "train unsup-simcse --encoder"),
 ]
+
+
+def test_lists_of_candidates_are_known_by_name(run, write):
+    rows = (f"ask {n}\tright {n}\twrong {n}\t[1.0, 0.{n}]" for n in range(5))
+    names = ["anchor", "candidate_1", "candidate_2", "scores"]
+    lines = [json.dumps(dict(zip(names, row.split("\t"), strict=True))) for row in rows]
+    said = run(write("lists.jsonl", "\n".join(lines))).stdout
+    assert "train with: contrasent train rank-distil --encoder" in said
 
 
 @pytest.mark.parametrize(("row", "words", "verdict"), VERDICTS)

@@ -6,6 +6,7 @@ import pytest
 from contrasent.errors import DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts_data import calibrate, held_out, propose, reach, read_judged
+from contrasent.model.protocol import Conventions
 
 WORDS = ("red", "green", "blue", "old", "new", "cat", "dog", "house", "runs", "never", "under")
 
@@ -81,6 +82,28 @@ def test_labels_and_ratings_give_one_threshold(encoder):
     assert found.held_out == rated.held_out and found.held_out.f1 > 0.6
     precise = calibrate(EncoderUse(encoder), read_judged("pairs.tsv"), least_precision=1.0)
     assert precise.aim == "precision>=1" and precise.reached.precision == 1
+
+
+@pytest.mark.usefixtures("pairs")
+def test_texts_are_embedded_as_an_index_and_duplicates_embed_them(tiny_encoder):
+    plain = calibrate(EncoderUse(tiny_encoder), read_judged("pairs.tsv"))
+    assert plain.prompt == ""
+    found = []
+    for prompts in ({"document": "red cat "}, {"query": "no ", "document": "red cat "}):
+        tiny_encoder.conventions = Conventions(prompts=prompts)
+        found.append(calibrate(EncoderUse(tiny_encoder), read_judged("pairs.tsv")))
+        tiny_encoder.conventions = Conventions()
+    assert found[0] == found[1] and found[0].prompt == "red cat "
+    assert found[0].threshold != plain.threshold
+
+
+@pytest.mark.usefixtures("pairs")
+def test_a_threshold_that_takes_all_pairs_is_told(encoder, tmp_path):
+    lines = (tmp_path / "pairs.tsv").read_text().splitlines()
+    swapped = [f"{line[:-1]}{1 - int(line[-1])}\n" for line in lines]
+    (tmp_path / "swapped.tsv").write_text("".join(swapped))
+    with pytest.warns(UserWarning, match="takes all 40 pairs"):
+        assert calibrate(EncoderUse(encoder), read_judged("swapped.tsv")).reached.recall == 1
 
 
 def test_what_is_held_out_had_no_part_in_the_choice():

@@ -1,9 +1,8 @@
-"""Fitting on an encoder's embeddings, the text that it is of, and SIF in plain loops."""
+"""Fitting on an encoder's embeddings, and the text that it is of."""
 
 import hashlib
 import json
 import re
-from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,15 +11,14 @@ import pytest
 import torch
 from helpers.command_line import worked
 from helpers.oracles import inverse_flow
-from helpers.tiny_glove import vectors_of, write_vectors
 from sentence_transformers import SentenceTransformer
 
 import contrasent
 from contrasent import fitting
 from contrasent.errors import CheckpointError, ConfigError, DataError
-from contrasent.fitting import FITTERS, _batches, fit_flow, fit_sif, open_fitting_text, word_weights
+from contrasent.fitting import FITTERS, _batches, fit_flow, open_fitting_text
 from contrasent.model.encoder import SentenceEncoder, embed
-from contrasent.model.loading import WordEncoder, load_encoder
+from contrasent.model.loading import load_encoder
 from contrasent.model.transforms import Flow
 from contrasent.records import read_records
 from contrasent.settings import FlowSettings, WhiteningSettings
@@ -249,101 +247,6 @@ def test_other_commands_apply_it(kind, tiny_folder, text_file, tmp_path):
     assert record.transform == encoder.transform_described
     assert record.transform.startswith(f"{kind} ")
     assert record.transform in " ".join(shown.split())
-
-
-WORDS = ["the", "cat", "dog", "sits", "red", "runs"]
-
-
-@pytest.fixture
-def vectors():
-    return {word: vector + 1 for word, vector in vectors_of(WORDS, 5).items()}
-
-
-@pytest.fixture
-def glove(vectors, tmp_path):
-    return write_vectors(tmp_path / "glove.txt", vectors)
-
-
-@pytest.fixture
-def sentences():
-    draw = np.random.default_rng(1)
-    words = [*WORDS, "the", "the", "nowhere", "Cat"]
-    return [" ".join(draw.choice(words, size=draw.integers(2, 7))) for _ in range(40)] + ["nowhere"]
-
-
-@pytest.fixture
-def corpus(sentences, tmp_path):
-    (tmp_path / "text.txt").write_text("\n".join(sentences) + "\n")
-    return open_fitting_text([str(tmp_path / "text.txt")])
-
-
-def by_hand(vectors, sentences, a, components):
-    counts = Counter(word for sentence in sentences for word in sentence.split())
-    total = sum(counts.values())
-    weight = {}
-    for word in vectors:
-        p = sum(n for w, n in counts.items() if word == (w if w in vectors else w.lower()))
-        weight[word] = a / (a + p / total)
-    rows = []
-    for sentence in sentences:
-        known = [w if w in vectors else w.lower() for w in sentence.split()]
-        known = [w for w in known if w in vectors]
-        row = sum((weight[w] * vectors[w].astype("f8") for w in known), np.zeros(5))
-        rows.append(row / max(len(known), 1))
-    rows = np.array(rows)
-    _, _, directions = np.linalg.svd(rows, full_matrices=False)
-    common = directions[:components]
-    return rows - rows @ common.T @ common
-
-
-@pytest.mark.parametrize(("a", "components"), [(1e-3, 1), (1e-3, 0), (0.1, 2)])
-def test_it_is_the_published_algorithm(a, components, glove, vectors, sentences, corpus):
-    made, info = fit_sif(load_encoder(glove), corpus, smoothing=a, components=components)
-    with pytest.warns(UserWarning, match="1 of 41 sentences have no word"):
-        found = made.encode(sentences)
-    np.testing.assert_allclose(found, by_hand(vectors, sentences, a, components), atol=1e-5)
-    assert info["transform"]["sentences_without_a_known_word"] == 1
-    if components:
-        assert np.abs(found @ made.components.T).max() < 1e-5
-
-
-def test_a_frequent_word_weighs_less(glove):
-    counts = {"the": 60, "Cat": 10, "cat": 5, "far": 25}
-    weights = word_weights(load_encoder(glove).store, counts, 0.01)
-    np.testing.assert_allclose(weights, [0.01 / 0.61, 0.01 / 0.16, 1, 1, 1, 1], rtol=1e-6)
-
-
-def test_settings_out_of_range(glove, corpus):
-    for wrong in ({"smoothing": 0.0}, {"components": -1}, {"components": 5}):
-        with pytest.raises(ConfigError, match=r"a is .* components must be 0 to 4"):
-            fit_sif(load_encoder(glove), corpus, **wrong)
-    made, _ = fit_sif(load_encoder(glove), corpus)
-    with pytest.raises(ConfigError, match="not fitted"):
-        fit_sif(made, corpus)
-
-
-def test_the_command_saves_an_encoder_for_every_command(glove, corpus, sentences, tmp_path):
-    expected, _ = fit_sif(load_encoder(glove), corpus)
-    command = ("fit", "sif", glove, "--data", tmp_path / "text.txt", "--output", tmp_path / "sif")
-    described = "SIF with a 0.001, 1 component taken out, frequencies of its words, fitted on text"
-    assert described in worked(*command).out
-    glove.unlink()
-    loaded = load_encoder(tmp_path / "sif")
-    assert isinstance(loaded, WordEncoder)
-    assert np.array_equal(loaded.encode(sentences[:40]), expected.encode(sentences[:40]))
-    assert loaded.fingerprint() == expected.fingerprint()
-    assert loaded.fingerprint() != WordEncoder(expected.store).fingerprint()
-    assert loaded.transform_described == expected.transform_described
-    info = json.loads((tmp_path / "sif" / "contrasent.json").read_text())["transform"]
-    facts = [info[name] for name in ("a", "components", "target", "sentences")]
-    assert facts == [1e-3, 1, False, 41]
-    assert info["words"]["source"] == "glove.txt"
-    (tmp_path / "in.txt").write_text("the cat\nred dog\n")
-    worked("encode", tmp_path / "sif", tmp_path / "in.txt", tmp_path / "out.npy")
-    assert np.array_equal(np.load(tmp_path / "out.npy"), loaded.encode(["the cat", "red dog"]))
-    (tmp_path / "p.tsv").write_text("the cat\tdog runs\t1\nred cat\tred dog\t5\nthe runs\tsits\t3")
-    shown = worked("evaluate", tmp_path / "sif", "--tasks", tmp_path / "p.tsv").out
-    assert "SIF with a 0.001" in " ".join(shown.split())
 
 
 def test_a_static_table_that_is_no_use_is_told_and_few_sentences_do_not_make_one(

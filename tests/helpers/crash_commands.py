@@ -155,7 +155,6 @@ _ROWS = (
     Row("pretrain", _PRETRAIN, "--resume"),
     _fit("whitening", "bert"),
     _fit("flow", "bert", "--levels 2 --epochs 2"),
-    _fit("sif", "words.txt"),
     Row("adapt", (few_steps, _ADAPT), "--resume"),
     Row("tune", _TUNE, "--resume"),
     Row("reproduce", _REPRODUCE),

@@ -140,6 +140,15 @@ def test_a_value_stays_what_it_is_whatever_comes_later(encoder, folder):
     assert hit.text == "d" and index.facts()["columns"]["np_f"] == "double"
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_whole_number_that_no_double_holds_is_not_rounded(first, encoder, folder):
+    rows = [{"n": 2**53 + 1, "few": 3}, {"n": 0.5, "few": 0.5}]
+    index = Index.build(encoder, ["a"], folder, metadata=rows[first : first + 1])
+    index.add(encoder, ["b"], metadata=rows[1 - first : 2 - first])
+    known = [hit.metadata for hit in index.search(encoder, ["a"])[0]]
+    assert sorted(known, key=str) == [{"n": "0.5", "few": 0.5}, {"n": str(2**53 + 1), "few": 3.0}]
+
+
 @pytest.mark.parametrize("cell", ["1e-05", "+5", ".5", "5.", " -2 ", "1E3", "-.5e+2"])
 def test_a_text_is_a_number_where_python_reads_one(cell, encoder, folder):
     cells = [cell, "x", "1.2.3", "e5", "", "."]

@@ -261,7 +261,9 @@ def test_a_key_is_asked_for_where_something_is_told(encoder):
         for path in ("/info", "/metrics", "/v1/models"):
             assert server.call(path).status == 401
             assert server.call(path, authorization="Bearer secre").status == 401
-            assert server.call(path, authorization="Bearer secret").status == 200
+            assert server.call(path, authorization="bearer Secret").status == 401
+            for scheme in ("Bearer", "bearer"):
+                assert server.call(path, authorization=f"{scheme} secret").status == 200
         assert server.call("/", {"inputs": "a"}).status == 401
         assert server.call("/health").status == 200
 

@@ -46,10 +46,15 @@ def test_views_that_nothing_tells_apart_are_told(desk, tiny_bert):
 def test_a_prompt_that_training_leaves_out_is_told(desk):
     worked(*train("--output", "plain"))
     path = desk / "plain" / "last" / "config_sentence_transformers.json"
-    use = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
-    path.write_text(json.dumps({**json.loads(path.read_text()), **use}))
-    said = worked(*train("--encoder", "plain/last", "--max-steps", "1"))
-    assert "puts 'query: ' before every sentence that it encodes, but not in training" in said.err
+    roles = {"query": "query: ", "document": "text: "}
+    for prompts, default, named in (
+        ({"query": "query: "}, "query", "'query: '"),
+        (roles, None, "'query: ' or 'text: '"),
+    ):
+        use = {"prompts": prompts, "default_prompt_name": default}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **use}))
+        said = worked(*train("--encoder", "plain/last", "--max-steps", "1", "--overwrite"))
+        assert f"puts {named} before sentences that it encodes, but not in training" in said.err
 
 
 class Stub(Objective):
