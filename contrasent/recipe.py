@@ -93,8 +93,8 @@ class SourceSettings:
     labels: Labels | None = None
     """As data.labels, and else that."""
 
-    prompt: str = ""
-    """Text before every sentence in training."""
+    prompt: str | list[str] = ""
+    """Text before every sentence in training; or a list, its last for all other columns too."""
 
     objective: dict[str, Any] = Field(default_factory=dict)
     """What it has in place of settings of the recipe's objective; all of them with another name."""

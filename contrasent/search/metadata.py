@@ -116,8 +116,11 @@ class _Condition:
         return ~matched if isinstance(sign, ast.IsNot | ast.NotIn) else matched
 
 
-def matching_rows(table: Any, condition: str) -> np.ndarray:
-    """``(N,)`` bool: the rows that satisfy a condition; ConfigError if it has no sense."""
+def matching_rows(table: Any, condition: str, numbers: dict[str, Any]) -> np.ndarray:
+    """``(N,)`` bool: the rows that satisfy a condition; ConfigError if it has no sense.
+
+    Columns of texts that were once read as ``numbers`` are kept there.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -126,9 +129,11 @@ def matching_rows(table: Any, condition: str) -> np.ndarray:
     for name, is_number in names.items():
         column = table[pick("column", name, table.column_names)]
         if is_number and pa.types.is_string(column.type):
-            numbers = pc.match_substring_regex(column, _NUMBER)
-            if pc.any(numbers).as_py():
-                column = pc.if_else(numbers, pc.utf8_trim_whitespace(column), None).cast("double")
+            if name not in numbers:
+                are = pc.match_substring_regex(column, _NUMBER)
+                cells = pc.if_else(are, pc.utf8_trim_whitespace(column), None)
+                numbers[name] = cells.cast("double") if pc.any(are).as_py() else column
+            column = numbers[name]
         named = named.append_column(name, column)
     try:
         rows = named.append_column("", pa.array(np.arange(len(table)))).filter(expression)

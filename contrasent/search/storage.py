@@ -260,6 +260,7 @@ class Snapshot:
     ann: Ann | None
     word_tables: list[Any]  # of each segment, if there are any
     ranges: np.ndarray | None = None  # of bytes
+    numbers: dict[str, Any] = field(default_factory=dict)  # columns of texts, read as numbers
 
     @classmethod
     def open(cls, folder: Path, manifest: IndexManifest) -> Self:
@@ -307,7 +308,7 @@ class Snapshot:
         if how.only is not None:
             live = live & pc.match_like(self.table.column("id"), how.only).to_numpy()
         if how.filter is not None:
-            live = live & matching_rows(self.table, how.filter)
+            live = live & matching_rows(self.table, how.filter, self.numbers)
         by_words = (self.words.scores_of(text) * live for text in texts)
         if queries is None or how.mode == "words":
             ranked = [bm25.nearest_by_words(scores, how.top_k) for scores in by_words]

@@ -100,6 +100,11 @@ def _of_views(c: Combination, objective: Objective) -> Iterator[Row]:
         "view.fixed_dropout have nothing to do; leave them out",
     )
     yield (
+        len(c.prompts) > c.data_views,
+        f"there are {len(c.prompts)} prompts, but the data has {example_of(c.data_views)}; give "
+        "each of its columns one at most",
+    )
+    yield (
         c.prompts and (VIEWS[view.name].edits or objective.spans),
         f"the prompt {''.join(c.prompts[:1])!r} would be edited like the text; leave it out",
     )

@@ -185,11 +185,11 @@ def _naming(name: str, sources: Sized) -> Iterator[None]:
         raise
 
 
-def _prompts(own: str, views: int, objective: Objective, conventions: Any) -> Sequence[str]:
-    query = document = own
-    if objective.has_roles and not own:
-        query, document = map(conventions.prompt_of, ROLES)
-    prompts = [query, *[document] * (views - 1)]
+def _prompts(own: Any, views: int, objective: Objective, conventions: Any) -> Sequence[str]:
+    prompts: list[str] = [own] if isinstance(own, str) else [*own]
+    if objective.has_roles and not any(prompts):
+        prompts = [*map(conventions.prompt_of, ROLES)]
+    prompts += prompts[-1:] * (views - len(prompts))
     return prompts if any(prompts) else ()
 
 

@@ -156,6 +156,9 @@ def test_a_text_is_a_number_where_python_reads_one(cell, encoder, folder):
     [[hit]] = index.search(encoder, ["a"], filter="no > -1000")
     assert hit.text == "a"
     assert bool(index.search(encoder, ["a"], filter="no < 1")[0]) == (float(cell) < 1)
+    index.add(encoder, ["g"], metadata=[{"no": "7.5"}])
+    for _ in range(2):
+        assert [hit.text for hit in index.search(encoder, ["a"], filter="no = 7.5")[0]] == ["g"]
 
 
 def test_values_of_other_kinds_are_texts_and_wrong_metadata_changes_nothing(encoder, folder):

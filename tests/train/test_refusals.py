@@ -114,6 +114,7 @@ CASES = [
     ({"view.share": 0.2}, None, {"data_views": 2}, "view.share is 0.2|view.name dropout has no"),
     (CROP, None, {"data_views": 3}, "is crop|has 3 (anchor, positive, hard negative) per|dropout"),
     (CROP, SPANS, {}, "simcse draws spans of documents|leave them out"),
+    ({}, {}, {"prompts": ("a: ", "b: ")}, "there are 2 prompts|1 sentence per|one at most"),
     (CROP, {}, {"prompts": ("a: ",)}, "the prompt 'a: ' would be edited|leave it out"),
     (FIXED, SPANS, {}, "simcse draws spans of documents|leave them out"),
     (FIXED, {}, {"data_views": 2}, "one embedding stands for all|leave it out"),

@@ -185,11 +185,16 @@ def test_what_one_source_lacks_is_told_with_its_name(recipe, tmp_path, triplet_f
     assert said("unsup-simcse", **greedy).startswith("text.txt 2: the weights leave it none of")
 
 
-def test_a_prompt_is_text_before_the_sentence(recipe, tmp_path, triplet_file, text_file):
+@pytest.mark.parametrize(
+    ("prompt", "each"), [("q: ", ["q: "] * 3), (["q: ", "d: "], ["q: ", "d: ", "d: "])]
+)
+def test_a_prompt_is_text_before_the_sentence(
+    prompt, each, recipe, tmp_path, triplet_file, text_file
+):
     rows = [line.split(",") for line in triplet_file.read_text().splitlines()[1:]]
-    lines = [",".join(f"q: {it}" for it in row) for row in rows]
+    lines = [",".join(map("".join, zip(each, row, strict=True))) for row in rows]
     by_hand = write(tmp_path / "hand.csv", ["sent0,sent1,hard_neg", *lines])
-    given = {"file": str(triplet_file), "prompt": "q: ", "name": "x"}
+    given = {"file": str(triplet_file), "prompt": prompt, "name": "x"}
     other = str(text_file)
     kept = []
     for first in (given, {"file": str(by_hand), "name": "x"}):
