@@ -36,6 +36,7 @@ from contrasent.options import Sharding
 
 FILE = "manifest.json"
 _KINDS = (".npy", ".parquet")
+_RANGES = ".ranges.npy"
 _CHUNK = 8_192
 _FORMAT = "contrasent-parts-1"
 _REMEDY = "remove the folder to start again"
@@ -256,7 +257,7 @@ class Shards:
         if form == "int8":
             if not keeps:
                 output.unlink(missing_ok=True)  # no rows beside the ranges of others
-            path = output / "ranges.npy" if keeps else output.with_suffix(".ranges.npy")
+            path = output / _RANGES[1:] if keeps else output.with_suffix(_RANGES)
             ranges = write_ranges(path, self.blocks())
         if keeps:  # its manifest lists the shards, and their notes go
             paths = [self._path(number) for number in range(len(self._sizes))]
@@ -305,6 +306,10 @@ class Written:
     missing: int = 0  # shards that others have not finished
 
 
+def _parts_of(output: Path) -> Path:
+    return output.with_name(f".{output.name}.parts")
+
+
 def require_output(
     output: Path, settings: Sharding, overwrite: bool, *, shared: bool = False
 ) -> None:
@@ -320,6 +325,8 @@ def require_output(
     files.require_place(output, problem)
     if not overwrite and not unfinished:
         files.refuse_existing(output, "remove it" if shared else "pass --overwrite to replace it")
+    if settings.vectors == "int8" and not (keep or _parts_of(output).exists()):
+        files.refuse_existing_file(output.with_suffix(_RANGES), overwrite=overwrite)
 
 
 def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
@@ -354,7 +361,7 @@ def write_embeddings(  # noqa: PLR0913 - what a caller may choose, by name
         **({} if settings.vectors == "float32" else {"vectors": settings.vectors}),
     }
     require_output(output, settings, overwrite)
-    folder = output if keep else output.with_name(f".{output.name}.parts")
+    folder = output if keep else _parts_of(output)
     with files.exclusive(output) if worker is None else nullcontext():
         shards = Shards(folder, made_from, total, settings, overwrite)
         resumed, started = shards.sum("rows"), time.perf_counter()

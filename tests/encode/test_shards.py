@@ -67,6 +67,12 @@ def test_small_vectors_are_those_of_sentence_transformers(write, output, expecte
         listed = json.loads((output / "manifest.json").read_text())
         assert [it["file"] for it in listed["shards"]] == [path.name for path in paths]
         assert {it["sha256"] for it in listed["shards"]} == {sha256_of(path) for path in paths}
+    if ranges.exists() and not shards:
+        output.unlink()
+        ranges.write_bytes(b"somebody's")
+        with pytest.raises(ConfigError, match="ranges.npy exists already"):
+            write(vectors=vectors)
+        assert ranges.read_bytes() == b"somebody's" and not output.exists()
     with pytest.raises(ConfigError, match=f"only .npy holds {vectors} vectors"):
         write(name="rows.parquet", vectors=vectors)
 
