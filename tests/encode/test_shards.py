@@ -70,7 +70,7 @@ def test_small_vectors_are_those_of_sentence_transformers(write, output, expecte
     if ranges.exists() and not shards:
         output.unlink()
         ranges.write_bytes(b"somebody's")
-        with pytest.raises(ConfigError, match="ranges.npy exists already"):
+        with pytest.raises(ConfigError, match=r"ranges\.npy exists already"):
             write(vectors=vectors)
         assert ranges.read_bytes() == b"somebody's" and not output.exists()
     with pytest.raises(ConfigError, match=f"only .npy holds {vectors} vectors"):
