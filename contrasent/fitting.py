@@ -290,7 +290,7 @@ def _static(encoder: SentenceEncoder, text: FittingText, settings: StaticSetting
     near = (unit_rows(measured @ it) * wanted[held] for it in (table.numpy(), alone))
     cosine, unfitted = (float(it.sum(axis=1).mean()) for it in near)
     facts = {"ridge": settings.ridge, "held_out": len(held), "held_out_cosine": cosine}
-    static = StaticEncoder(tokenizer, table, name=encoder.name)
+    static = StaticEncoder(tokenizer.with_truncation(limit), table, name=encoder.name)
     no_use = "" if cosine > unfitted else " (no use: no nearer than unfitted; give more text)"
     return static, f"static table of {len(table)} word pieces{no_use}", facts
 

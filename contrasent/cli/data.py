@@ -67,9 +67,9 @@ class CheckCommand(AsJson, options.FoundText, options.Replacing):
             cautions = list(facts.cautions())
             say("\nverdict: " + ("usable, but look at" if cautions else "ready"))
             say("".join(f"  {caution}\n" for caution in cautions), nl=False)
-            say(f"train with: {self._train_command(facts)}")
+            say(self._next_command(facts))
 
-    def _train_command(self, facts: "data.TextFacts") -> str:
+    def _next_command(self, facts: "data.TextFacts") -> str:
         adapts = facts.views == 1 and facts.examples - facts.repeated >= _FEWEST
         recipe = "unsup-simcse" if facts.views == 1 else "sup-adapt"
         with suppress(ConfigError, DataError):  # lists of candidates, known by name
@@ -81,8 +81,10 @@ class CheckCommand(AsJson, options.FoundText, options.Replacing):
             words += ["--columns", ",".join(self.columns)]
         if adapts and self.documents is not None:
             words += ["--documents" if self.documents else "--lines"]
-        words += ["--clean"] * (adapts and self.clean and not self.output)
-        return shlex.join(words)
+        if self.clean and not self.output and not adapts:
+            return f"what is cleaned is not kept: add --output, then: {shlex.join(words)}"
+        words += ["--clean"] * (self.clean and not self.output)
+        return f"train with: {shlex.join(words)}"
 
 
 @settings

@@ -56,11 +56,15 @@ class SourceRows(ABC):
         """
         header, own = self.chosen.header, self.chosen.positions
         names = [it.strip() for it in (self.first if self.named or header else ())]
-        rest = {n: f"row_{it}" if it in taken else it for n, it in enumerate(names) if n not in own}
-        rest = {n: f"{n}_{it}" if it in names[:n] else it for n, it in rest.items() if it}
+        rest = dict[int, str]()
+        for n, it in enumerate(names):
+            name = f"row_{it}" if it in taken else it
+            if it and n not in own:
+                rest[n] = f"{n}_{name}" if it in names[:n] or name in rest.values() else name
         wide = copy(self).choose(lambda x: ColumnMap((*range(len(x)),), header, "", "name", len(x)))
         for where, cells in wide.rows():
-            yield where, {name: cells[n] for n, name in rest.items() if not _is_bulk(cells[n])}
+            filled = {n: None if cells[n] == "" else cells[n] for n in rest}
+            yield where, {rest[n]: cell for n, cell in filled.items() if not _is_bulk(cell)}
 
     @abstractmethod
     def rows(self, trouble: readers.Trouble = readers.stop) -> Iterator[Row]:

@@ -1,5 +1,6 @@
 """Tokenizers: the only file that knows one."""
 
+import copy
 import hashlib
 import json
 import re
@@ -145,6 +146,12 @@ class Tokenizer:
         if last is not None and not parts[1].endswith(_MASK):
             after = [*after, last]
         return Template(tuple(before), tuple(after))
+
+    def with_truncation(self, limit: int) -> "Tokenizer":
+        """The tokenizer that others let cut a text at ``limit`` tokens."""
+        pretrained = copy.deepcopy(self._pretrained)
+        pretrained.backend_tokenizer.enable_truncation(limit, direction=self.truncation_side)
+        return Tokenizer(pretrained)
 
     def with_prompt(self, prompt: str) -> "Tokenizer":
         """The tokenizer that puts ``prompt`` around every sentence, which alone is cut."""

@@ -104,14 +104,14 @@ def hold_out(examples: Examples, named: str = "") -> HeldOutTask:
         sha256=examples.sha256,
     )
 
-    def rows(others: Set[str]) -> Iterator[str | Example]:
+    def remaining(others: Set[str]) -> Iterator[str | Example]:
         for unit in units_of(examples, lengths):
             if _hash(unit) not in out and others.isdisjoint(chain.from_iterable(unit)):
                 yield from (e[0] if examples.views == 1 else e for e in unit)
                 yield from [""] * (lengths is not None)
 
     def rest(others: Set[str] = frozenset()) -> Path:
-        return keep_rows(rows(others))
+        return keep_rows(remaining(others))
 
     cells = (text for units in out.values() for unit in units for row in unit for text in row)
     return HeldOutTask(task if out else None, rest, texts, frozenset(filter(halves, cells)))

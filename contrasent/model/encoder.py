@@ -234,8 +234,7 @@ class SentenceEncoder(nn.Module, Encoder):
                 wordless += self.tokenizer.wordless(ids)
                 rows = embed(self, ids, budget, options.precision, advance, options.batch_size)
                 yield options.finish(rows)
-        if truncated and options.on_overflow == "warn":
-            warn(f"{truncated} of {done} sentences were cut at {self.limit(options.task)} tokens")
+        options.tell_cut(truncated, done, self.limit(options.task))
         if wordless:
             warn(
                 f"{wordless} of {done} sentences have no word that {self.tokenizer.source} knows, "
@@ -275,11 +274,7 @@ def token_ids(
     empty = next((n for n, row in enumerate(ids) if not len(row)), None)
     if empty is not None:
         raise DataError(f"text {before + empty} has no token: {texts[empty][:80]!r}; leave it out")
-    if cut and options.on_overflow == "error":
-        raise DataError(
-            f"{cut} of the sentences {before} to {before + len(texts) - 1} are longer than "
-            f"{encoder.limit(options.task)} tokens; shorten them or pass on_overflow='truncate'"
-        )
+    options.require_whole(cut, before, len(texts), encoder.limit(options.task))
     return ids, cut
 
 

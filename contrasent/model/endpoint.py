@@ -105,10 +105,10 @@ class EndpointEncoder(LookupEncoder):
         key, what = [self.name, self.full_width], "embeddings of a probe"
         return cached("probes", what, key, read, lambda it: np.save(it / _PROBE, self._probe))
 
-    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int, int]:
         parts = [texts[n : n + _AT_ONCE] for n in range(0, len(texts), _AT_ONCE)]
         with ThreadPoolExecutor(_TOGETHER) as pool:
-            return np.concatenate([*pool.map(self._ask, parts)]), 0
+            return np.concatenate([*pool.map(self._ask, parts)]), 0, 0
 
     def _ask(self, texts: Sequence[str]) -> NDArray[np.float32]:
         body: dict[str, Any] = {"inputs": [*texts], "truncate": True}

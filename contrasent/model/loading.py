@@ -45,8 +45,8 @@ class LookupEncoder(Encoder):
     at_once = 4_096
 
     @abstractmethod
-    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
-        """The rows ``(N, D)`` of ``texts``, and how many of these have no known part."""
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int, int]:
+        """The rows ``(N, D)`` of ``texts``; how many of these have no known part, and are cut."""
 
     def to(self, device: str | torch.device) -> Self:
         """Stay on the CPU, where vectors are averaged."""
@@ -60,15 +60,17 @@ class LookupEncoder(Encoder):
         return [False] * len(texts)
 
     def blocks(self, sentences: Iterable[str], options: EncodingOptions) -> Iterator[np.ndarray]:
-        rest, done, unknown = iter(sentences), 0, 0
+        rest, done, unknown, truncated = iter(sentences), 0, 0, 0
         total = len(sentences) if isinstance(sentences, Sequence) else None
         with sentence_progress(total, options.show_progress) as advance:
             while texts := list(islice(rest, min(options.chunk, self.at_once))):
                 require_text(texts, "sentence", done)
-                rows, without = self.look_up([options.prompt + text for text in texts])
-                done, unknown = done + len(texts), unknown + without
+                rows, without, cut = self.look_up([options.prompt + text for text in texts])
+                options.require_whole(cut, done, len(texts), self.max_tokens)
+                done, unknown, truncated = done + len(texts), unknown + without, truncated + cut
                 yield options.finish(rows)
                 advance(len(texts))
+        options.tell_cut(truncated, done, self.max_tokens)
         if unknown:
             warn(
                 f"{unknown} of {done} sentences have no {self.known_part}, and get a vector of "
@@ -154,8 +156,10 @@ class StaticEncoder(LookupEncoder):
         lengths: list[int] = np.diff(offsets, append=len(ids)).tolist()
         return [length > self.max_tokens for length in lengths]
 
-    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int, int]:
         pieces, starts = self.tokenizer.pieces(texts, self.max_tokens)
+        full = np.diff(starts, append=len(pieces)) == (self.max_tokens or -1)
+        cut = sum(self.cut([texts[n] for n in np.flatnonzero(full).tolist()]))
         if self.unknown is not None:
             known = pieces != self.unknown
             pieces, starts = pieces[known], np.append(0, np.cumsum(known))[starts]
@@ -163,7 +167,7 @@ class StaticEncoder(LookupEncoder):
         with torch.inference_mode():
             bags = torch.nn.functional.embedding_bag(ids, self.table, offsets, mode="mean")
         rows: np.ndarray = bags.numpy()
-        return rows, int((~rows.any(axis=1)).sum())
+        return rows, int((~rows.any(axis=1)).sum()), cut
 
 
 class WordEncoder(LookupEncoder):
@@ -188,7 +192,7 @@ class WordEncoder(LookupEncoder):
             digest.update(repr(kept).encode())
         return digest.hexdigest()
 
-    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+    def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int, int]:
         from scipy.sparse import csr_matrix
 
         split = [text.split() for text in texts]
@@ -201,7 +205,7 @@ class WordEncoder(LookupEncoder):
         counted = csr_matrix((np.ones(len(flat)), columns, ends), shape=(len(texts), len(used)))
         sums = counted @ self.store.vectors[used].astype(np.float64)
         means = (sums / np.maximum(known, 1)[:, None]).astype(np.float32)
-        return means, int((known == 0).sum())
+        return means, int((known == 0).sum()), 0
 
 
 def _of_default(name: str) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, StrictBool, StrictInt
 
 from contrasent.data.tokenizer import UNBOUNDED, Tokenizer, sentences_of
-from contrasent.errors import ConfigError, pick, warn
+from contrasent.errors import ConfigError, DataError, pick, warn
 from contrasent.settings import checked, settings
 
 if TYPE_CHECKING:
@@ -213,6 +213,19 @@ class EncodingOptions:
     prompt: str
     task: Literal["query", "document"] | None = None
     truncate_dim: int | None = None
+
+    def require_whole(self, cut: int, before: int, count: int, limit: int) -> None:
+        """Raise DataError if ``cut`` of a block's texts, behind others, may not be cut."""
+        if cut and self.on_overflow == "error":
+            raise DataError(
+                f"{cut} of the sentences {before} to {before + count - 1} are longer than {limit} "
+                "tokens; shorten them or pass on_overflow='truncate'"
+            )
+
+    def tell_cut(self, cut: int, done: int, limit: int) -> None:
+        """Warn of texts that were cut, unless that was asked for."""
+        if cut and self.on_overflow == "warn":
+            warn(f"{cut} of {done} sentences were cut at {limit} tokens")
 
     def finish(self, rows: np.ndarray) -> np.ndarray:
         """The rows of a block, ``(N, D)``, as they are asked for."""

@@ -221,7 +221,7 @@ class Index:
             metadata = table.drop_columns(["id", "text"]) if was.columns else None
             rows = numbered(blocks, table.column("id").to_pylist(), similarity, metadata)
             _write_index(self.folder, manifest, rows, None, show_progress)
-            self.snapshot = _opened(self.folder)
+            self.snapshot, self._checked = _opened(self.folder), (None, None)
 
     def remove(self, ids: Iterable[str | int], *, missing_ok: bool = False) -> int:
         """Remove texts, all or none; how many. DataError if an id is missing, unless that is ok."""

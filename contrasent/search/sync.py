@@ -17,7 +17,7 @@ import numpy as np
 
 from contrasent import model
 from contrasent.data.columns import choose_columns
-from contrasent.data.readers import CONTROL, without_markup
+from contrasent.data.readers import CONTROL, first_words, without_markup
 from contrasent.data.rows import open_source, require_cell
 from contrasent.encode.shards import FILE
 from contrasent.errors import ConfigError, DataError, first_line, require_extra, warn
@@ -31,10 +31,12 @@ from contrasent.settings import checked, takes
 
 _TABLES, _HTML = (".jsonl", ".parquet", ".csv", ".tsv"), (".html", ".htm")
 _KINDS = (".txt", ".md", ".markdown", *_HTML, *_TABLES)
-_FORMAT = 1
+_FORMAT = 2
 _AT_ONCE = 16_384  # passages after which the index is written, so that a kill loses no more
 _ROOM = 32  # tokens that a passage leaves for its heading and special ones
-_HEADING = re.compile(r"^(```|~~~).*?(?:^\1|\Z)|^(#{1,6})[ \t]+([^\n]+?)[ \t#]*$", re.M | re.S)
+_HEADING = re.compile(
+    r"^(```(?![^\n]*`)|~~~).*?(?:^\1|\Z)|^(#{1,6})[ \t]+([^\n]+?)[ \t#]*$", re.M | re.S
+)
 _HEADING_TAG = re.compile(r"<h([1-6])\b[^>]*>(.*?)</h\1\s*>", re.I | re.S)
 _BLOCK_TAG = re.compile(r"(?=</?(?:p|div|li|ul|ol|tr|section|article|d[dlt])\b)", re.I)
 _MARK = "\x01"  # of headings, until what merely looks like one is no longer at a line's start
@@ -95,9 +97,14 @@ def sync_index(
         stored = writer.index.snapshot  # pyarrow would import pandas to leave out removed rows
         columns = stored.table.select(["id", "path", "_file"]).to_pydict().values()
         for identity, name, digest, is_live in zip(*columns, stored.live.tolist(), strict=True):
-            if is_live and digest is not None:
+            if is_live and digest is not None and name is not None:
                 rows.setdefault(name, []).append(identity)
                 hashes[name] = digest
+    left = {it: any((base / it).is_relative_to(r) for r in roots) for it in rows.keys() - files}
+    gone = [it for it, is_below in left.items() if is_below]
+    if lost := [it for it in left if it not in gone and not (base / it).exists()]:
+        what = "name its folder too, and move an index together with its files"
+        warn(f"{base / lost[0]} is not there ({len(lost)} such files): {what}")
     for name, path in files.items():
         try:
             name.encode()  # or it is left, too: a table holds UTF-8
@@ -111,7 +118,6 @@ def sync_index(
         if hashes.get(name) != digest:
             changed += name in rows or any(body for _, body, _ in sections)  # not empty ones again
             writer.replace(rows.get(name, []), sections, name, digest)
-    gone = [it for it in rows.keys() - files if any((base / it).is_relative_to(r) for r in roots)]
     writer.removed += [identity for name in gone for identity in rows[name]]
     synced = writer.write()
     first = synced.manifest.segments[0].rows
@@ -167,7 +173,7 @@ class _Writer:
         self.removed += rows
         for heading, body, known in sections:
             for piece in self.split(body) if body else ():
-                text = f"{heading}\n{piece}" if heading else piece
+                text = f"{first_words(heading, _ROOM // 2)}\n{piece}" if heading else piece
                 content = hashlib.sha256(f"{sorted(known.items())}\n{text}".encode()).hexdigest()
                 self.new[f"{name}#{content[:12]}"] = text, {**known, "path": name, "_file": digest}
         if len(self.new) >= _AT_ONCE:
@@ -209,6 +215,8 @@ def _files(root: Path) -> Iterator[Path]:
         yield root
     for folder, below, names in os.walk(root):
         below[:] = sorted(name for name in below if not name.startswith("."))
+        for link in filter(Path.is_symlink, (Path(folder, name) for name in below)):
+            warn(f"{link} is a link to a folder, and left out; name it as a path of its own")
         paths = (Path(folder, name) for name in sorted(names) if name.lower().endswith(_KINDS))
         yield from (it for it in paths if it.name[0] != "." and not it.is_fifo())
 
@@ -220,6 +228,8 @@ def _sections(path: Path, columns: str | None) -> Iterator[Section]:
         yield from _table_rows(path, columns)
         return
     text, title = path.read_text(encoding="utf-8-sig"), None
+    if "\0" in text:
+        raise ValueError("it holds a NUL byte, so no UTF-8; convert it")
     if kind in _HTML:
         if named := _TITLE_TAG.search(text):
             title = _plain(named[1])
@@ -230,7 +240,9 @@ def _sections(path: Path, columns: str | None) -> Iterator[Section]:
     for start, mark in zip(starts, [*marks, None], strict=True):
         body = CONTROL.sub("", text[start : mark.start() if mark else None]).strip()
         known = {"title": title, "heading": " > ".join(headings.values()) or None}
-        yield next(reversed(headings.values()), ""), body, known
+        heading, depth = next(reversed(headings.values()), ""), max(headings, default=0)
+        alone = not body and not (mark and len(mark[2]) > depth)  # no text comes, nor a section
+        yield ("", heading, known) if alone else (heading, body, known)
         if mark:
             level = len(mark[2])
             headings = {n: it for n, it in headings.items() if n < level} | {level: mark[3]}

@@ -318,6 +318,7 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
     from mcp.server.auth.provider import AccessToken
     from mcp.server.auth.settings import AuthSettings
     from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 
     from contrasent.search import Index
 
@@ -353,6 +354,7 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
     named = Field(description=f"One of {known}", json_schema_extra={"enum": [*indexes]})
     first = next(iter(indexes))
     url = AnyHttpUrl(f"http://{options.host}")
+    ArgModelBase.model_config["extra"] = "forbid"  # the library drops what no tool takes
     server: MCPServer[Any] = MCPServer(
         "contrasent",
         instructions=f"Search texts by meaning and by words: {known}.",

@@ -145,6 +145,19 @@ VERDICTS = [
 ]
 
 
+def test_cleaned_text_that_is_not_written_is_told(run, write, tmp_path):
+    path = write(
+        "pairs.csv", "anchor,positive\n" + "".join(f"<b>a {n}</b>,b {n}\n" for n in range(9))
+    )
+    said = run(path, "--clean").stdout
+    assert "not kept: add --output, then: contrasent train sup-adapt" in said and str(path) in said
+    out = tmp_path / "out.csv"
+    said = run(path, "--clean", "--output", str(out)).stdout
+    assert said.endswith(
+        f"train with: contrasent train sup-adapt --encoder all-MiniLM-L6-v2 --data {out}\n"
+    )
+
+
 def test_lists_of_candidates_are_known_by_name(run, write):
     rows = (f"ask {n}\tright {n}\twrong {n}\t[1.0, 0.{n}]" for n in range(5))
     names = ["anchor", "candidate_1", "candidate_2", "scores"]

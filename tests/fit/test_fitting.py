@@ -268,6 +268,10 @@ def test_a_static_table_is_the_ridge_regression_of_embeddings(encoder, text_file
     encoder.save(tmp_path / "encoder")
     said = fit("static", tmp_path / "encoder", text_file, tmp_path / "table", "--ridge", "0.05")
     sentences, tokenizer = text_file.read_text().splitlines(), encoder.tokenizer
+    table = contrasent.load_encoder(tmp_path / "table")
+    assert table.max_tokens == encoder.max_tokens - tokenizer.specials
+    content = json.loads(next((tmp_path / "table").rglob("tokenizer.json")).read_text())
+    assert content["truncation"]["max_length"] == table.max_tokens
     held_out = set(np.linspace(0, 149, 8).astype(int))
     shares = np.zeros((150, tokenizer.vocabulary))
     for row, sentence in enumerate(sentences):

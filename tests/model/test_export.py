@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as st
 from transformers import AutoModel, AutoTokenizer
 
-from contrasent.errors import CheckpointError
+from contrasent.errors import CheckpointError, DataError
 from contrasent.model import formats
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.formats import export
@@ -194,5 +194,11 @@ def test_a_static_folder_says_how_it_is_used(static):
     content = json.loads(tokenizer.read_text())
     tokenizer.write_text(json.dumps({**content, "truncation": limit}))
     ours, theirs = load_encoder(static), static_rows(static)
-    np.testing.assert_allclose(ours.encode([*SENTENCES, ""]), theirs, atol=1e-6)
+    rows = ours.encode([*SENTENCES, ""], on_overflow="truncate")
+    np.testing.assert_allclose(rows, theirs, atol=1e-6)
     assert ours.fingerprint() != plain.fingerprint()
+    with pytest.warns(UserWarning, match="1 of 2 sentences were cut at 3 tokens"):
+        ours.encode(["a dog", "a dog runs and runs"], prompt="")
+    with pytest.raises(DataError, match="1 of the sentences 0 to 1 are longer than 3 tokens"):
+        ours.encode(["a cat", "a dog runs and runs"], prompt="", on_overflow="error")
+    ours.encode(["a dog runs"], prompt="", on_overflow="error")

@@ -286,7 +286,10 @@ def test_an_index_can_be_embedded_by_another_encoder(encoder, folder, tmp_path, 
             index.reembed(other)
     assert old.search(encoder, ["a"]) == Index.open(folder).search(encoder, ["a"])
     index.set_words(WordsInfo(0.4, "queries", hybrid=True, queries=9, gain=0.1))
+    index.search(encoder, ["a"])
     index.reembed(other)
+    with pytest.raises(CheckpointError, match="encoder"):
+        index.search(encoder, ["a"])
     assert index.manifest.words == WordsInfo(0.4, "queries", hybrid=True)  # not measured anew
     index.set_words(WordsInfo())
     for opened in (index, Index.open(folder)):

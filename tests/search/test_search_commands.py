@@ -80,8 +80,12 @@ def test_other_columns_of_a_table_are_metadata(run, tmp_path):
     built = run("build", "m", "t.csv", "plain", *chosen)
     assert "metadata: row_id, year, row_path" in built.stderr
     bird = {"row_id": "c", "year": "2021"}
-    assert hits("plain", "--filter", "year > 2019")["blue bird"] == bird | {"row_path": ""}
+    assert hits("plain", "--filter", "year > 2019")["blue bird"] == bird
+    assert set(hits("plain", "--filter", "row_path is null")) == {"blue bird"}
     assert hits("plain")["red fish"] == {"row_id": "a", "year": "2019", "row_path": "p"}
+    (tmp_path / "both.csv").write_text("row_id,question,id\nr1,red fish,17\n")
+    run("build", "m", "both.csv", "both", *chosen)
+    assert hits("both") == {"red fish": {"row_id": "r1", "2_row_id": "17"}}
     run("build", "m", "t.jsonl", "own", *chosen)
     run("add", "own", "t.jsonl", *chosen)
     assert hits("own", "--filter", "more = 2") == {"blue bird": bird | {"year": 2021, "more": 2}}

@@ -159,7 +159,8 @@ def test_only_files_below_the_paths_are_looked_for(encoder, files, folder):
     sync_index(folder, [files / "sub", files / "guide.md"], encoder)
     shutil.rmtree(files / "sub")
     (files / "sub").mkdir()
-    assert sync_index(folder, files / "guide.md").removed == 0
+    with pytest.warns(UserWarning, match=r"is not there \(10 such files\): name its folder too"):
+        assert sync_index(folder, files / "guide.md").removed == 0
     assert sync_index(folder, str(files / "sub")).removed == 10
     assert {path for path, _ in contents(folder)} == {"files/guide.md"}
     with pytest.raises(DataError, match="no-such"):
@@ -200,6 +201,58 @@ def test_an_unreadable_file_is_left_as_it_was_and_told(encoder, files, folder):
     assert len(warned) == 5
     assert any("choose text with --columns" in str(it.message) for it in warned)
     assert {"files/guide.md", "files/faq.jsonl"} <= {path for path, _ in contents(folder)}
+
+
+def sections(tmp_path, text, name="a.md"):
+    (tmp_path / name).write_text(text)
+    return [
+        (head, body, known["heading"])
+        for head, body, known in sync._sections(tmp_path / name, None)
+    ]
+
+
+def test_a_heading_without_text_is_a_passage_where_no_section_follows(tmp_path):
+    text = "# Title\n\n## Refunds take 14 days\n\n## Contact\n\nWrite.\n\n# Last\n"
+    assert [it for it in sections(tmp_path, text) if it[1]] == [
+        ("", "Refunds take 14 days", "Title > Refunds take 14 days"),
+        ("Contact", "Write.", "Title > Contact"),
+        ("", "Last", "Last"),
+    ]
+    assert sections(tmp_path, "<h1>Opening hours</h1>", "a.html")[-1][1] == "Opening hours"
+
+
+def test_code_within_a_line_hides_no_heading(tmp_path):
+    text = "one\n\n```make test```\n\n# Contact\n\nWrite.\n\n```sh\n# no heading\n```\n"
+    assert sections(tmp_path, text) == [
+        ("", "one\n\n```make test```", None),
+        ("Contact", "Write.\n\n```sh\n# no heading\n```", "Contact"),
+    ]
+
+
+def test_what_cannot_be_followed_is_told(encoder, files, folder, tmp_path):
+    (files / "utf16.txt").write_bytes("a text of sixteen bits".encode("utf-16-le"))
+    (tmp_path / "shared").mkdir()
+    (files / "linked").symlink_to(tmp_path / "shared")
+    with pytest.warns(UserWarning) as warned:
+        sync_index(folder, [files], encoder)
+    said = [str(it.message) for it in warned]
+    assert any("utf16.txt is left as it was: it holds a NUL byte" in it for it in said)
+    assert any("linked is a link to a folder, and left out" in it for it in said)
+    (files / "linked").unlink()
+    (files / "utf16.txt").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    moved = folder.rename(tmp_path / "elsewhere" / folder.name)
+    with pytest.warns(UserWarning, match=r"is not there \(14 such files\): .* move an index"):
+        sync_index(moved, [files], encoder)
+
+
+def test_a_long_heading_leaves_room_for_the_text(encoder, files, folder):
+    for path in filter(Path.is_file, files.rglob("*")):
+        path.unlink()
+    (files / "long.md").write_text(f"# {'word ' * 300}\n\nThe zebra crossing is closed.")
+    sync_index(folder, [files], encoder)
+    [(_, text)] = contents(folder)
+    assert text == f"{' '.join(['word'] * 16)}\nThe zebra crossing is closed."
 
 
 @pytest.mark.parametrize("write", range(7))

@@ -71,6 +71,7 @@ async def conversation(server):
             await call("search", query=" "),
             await call("similar", id="nothing"),
             await call("search", query="a", top_k=0),
+            await call("search", query="a", filters="year > 2000"),
             await call("add", texts=["a"], index="second"),
         ]
 
@@ -108,7 +109,14 @@ def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
     assert (count, added["text"], added["id"]) == (len(SENTENCES) + 1, "two cats", str(count - 1))
     first.refresh()
     assert len(first) == count
-    said = ("one of first, second", "query 0 is empty", "the id 'nothing'", "top_k", "give ids")
+    said = (
+        "one of first, second",
+        "query 0 is empty",
+        "the id 'nothing'",
+        "top_k",
+        "filters",
+        "give ids",
+    )
     assert [word for word, mistake in zip(said, mistakes, strict=True) if word not in mistake] == []
 
 
