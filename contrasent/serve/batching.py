@@ -261,7 +261,7 @@ class Batcher:
             precision = encoder.resolve_precision(self.precision)
             return embed(encoder, ids, self.options.batch_tokens, precision, lambda _: None)
         how: dict[str, Any] = {"prompt": "", "truncate_dim": encoder.full_width}
-        return np.asarray(encoder.encode(texts, normalize=False, **how))
+        return np.asarray(encoder.encode(texts, normalize=False, on_overflow="truncate", **how))
 
     def _deliver(self, works: list[_Queued], rows: np.ndarray) -> None:
         began = max(self._delivered, min(work.queued for work in works))

@@ -145,24 +145,14 @@ VERDICTS = [
 ]
 
 
-def test_cleaned_text_that_is_not_written_is_told(run, write, tmp_path):
-    path = write(
-        "pairs.csv", "anchor,positive\n" + "".join(f"<b>a {n}</b>,b {n}\n" for n in range(9))
-    )
-    said = run(path, "--clean").stdout
-    assert "not kept: add --output, then: contrasent train sup-adapt" in said and str(path) in said
-    out = tmp_path / "out.csv"
-    said = run(path, "--clean", "--output", str(out)).stdout
-    assert said.endswith(
-        f"train with: contrasent train sup-adapt --encoder all-MiniLM-L6-v2 --data {out}\n"
-    )
+def test_cleaned_text_that_is_not_written_is_told(run, write):
+    path = write("pairs.csv", "anchor,positive\n<b>a</b>,b\n<i>c</i>,d\n")
+    assert "not kept: add --output, then: contrasent train sup-adapt" in run(path, "--clean").stdout
 
 
 def test_lists_of_candidates_are_known_by_name(run, write):
-    rows = (f"ask {n}\tright {n}\twrong {n}\t[1.0, 0.{n}]" for n in range(5))
-    names = ["anchor", "candidate_1", "candidate_2", "scores"]
-    lines = [json.dumps(dict(zip(names, row.split("\t"), strict=True))) for row in rows]
-    said = run(write("lists.jsonl", "\n".join(lines))).stdout
+    row = {"anchor": "ask", "candidate_1": "right", "candidate_2": "wrong", "scores": [1.0, 0.5]}
+    said = run(write("lists.jsonl", "".join(f"{json.dumps(row)}\n" for _ in range(5)))).stdout
     assert "train with: contrasent train rank-distil --encoder" in said
 
 

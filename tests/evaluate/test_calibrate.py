@@ -86,24 +86,20 @@ def test_labels_and_ratings_give_one_threshold(encoder):
 
 @pytest.mark.usefixtures("pairs")
 def test_texts_are_embedded_as_an_index_and_duplicates_embed_them(tiny_encoder):
-    plain = calibrate(EncoderUse(tiny_encoder), read_judged("pairs.tsv"))
-    assert plain.prompt == ""
     found = []
-    for prompts in ({"document": "red cat "}, {"query": "no ", "document": "red cat "}):
+    for prompts in ({"document": "red cat "}, {"query": "no ", "document": "red cat "}, {}):
         tiny_encoder.conventions = Conventions(prompts=prompts)
         found.append(calibrate(EncoderUse(tiny_encoder), read_judged("pairs.tsv")))
-        tiny_encoder.conventions = Conventions()
     assert found[0] == found[1] and found[0].prompt == "red cat "
-    assert found[0].threshold != plain.threshold
+    assert found[0].threshold != found[2].threshold and found[2].prompt == ""
 
 
 @pytest.mark.usefixtures("pairs")
 def test_a_threshold_that_takes_all_pairs_is_told(encoder, tmp_path):
     lines = (tmp_path / "pairs.tsv").read_text().splitlines()
-    swapped = [f"{line[:-1]}{1 - int(line[-1])}\n" for line in lines]
-    (tmp_path / "swapped.tsv").write_text("".join(swapped))
+    (tmp_path / "no.tsv").write_text("\n".join(f"{it[:-1]}{1 - int(it[-1])}" for it in lines))
     with pytest.warns(UserWarning, match="takes all 40 pairs"):
-        assert calibrate(EncoderUse(encoder), read_judged("swapped.tsv")).reached.recall == 1
+        assert calibrate(EncoderUse(encoder), read_judged("no.tsv")).reached.recall == 1
 
 
 def test_what_is_held_out_had_no_part_in_the_choice():

@@ -126,12 +126,11 @@ def test_texts_without_dense_parts_are_in_two_clusters_and_by_hdbscan_in_none():
     assert not made.groups and "12 texts are in none" in made.chosen
 
 
-def test_a_blank_text_of_python_is_refused_as_others_would_change_their_rows(tiny_bert):
+@pytest.mark.parametrize("group", [contrasent.duplicates, contrasent.cluster])
+def test_a_blank_text_of_python_is_refused_as_others_would_change_their_rows(group, tiny_bert):
     for blank in ("", "  "):
         with pytest.raises(DataError, match="a text is blank"):
-            contrasent.duplicates(["a dog", blank, "a cat"], encoder=tiny_bert, threshold=0.9)
-        with pytest.raises(DataError, match="a text is blank"):
-            contrasent.cluster(["a dog", "a bird", "a cat", blank], encoder=tiny_bert)
+            group(["a dog", "a bird", blank, "a cat"], encoder=tiny_bert)
 
 
 def test_commands_write_the_groups_of_a_text_and_of_an_index(tmp_path, monkeypatch, tiny_bert):

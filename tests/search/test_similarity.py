@@ -272,7 +272,8 @@ def test_a_server_ranks_by_it(stated, name, theirs, tmp_path):
 
 def test_a_threshold_is_on_its_scale(stated, name, theirs, tmp_path):
     pairs = list(zip(SOME[:20], SOME[20:], strict=False))
-    scores = [theirs.similarity_pairwise(*map(theirs.encode, pair)).item() for pair in pairs]
+    sides = (map(theirs.encode_document, pair) for pair in pairs)
+    scores = [theirs.similarity_pairwise(*both).item() for both in sides]
     middle = float(np.median(scores))
     file = tmp_path / "pairs.tsv"
     rows = (f"{a}\t{b}\t{int(s > middle)}" for (a, b), s in zip(pairs, scores, strict=True))

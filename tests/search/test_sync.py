@@ -203,29 +203,19 @@ def test_an_unreadable_file_is_left_as_it_was_and_told(encoder, files, folder):
     assert {"files/guide.md", "files/faq.jsonl"} <= {path for path, _ in contents(folder)}
 
 
-def sections(tmp_path, text, name="a.md"):
-    (tmp_path / name).write_text(text)
-    return [
-        (head, body, known["heading"])
-        for head, body, known in sync._sections(tmp_path / name, None)
+def test_a_heading_is_one_outside_code_and_a_passage_without_text_below_it(tmp_path):
+    def passages(text):
+        (tmp_path / "a.md").write_text(text)
+        found = [(*it, known["heading"]) for *it, known in sync._sections(tmp_path / "a.md", None)]
+        return [it for it in found if it[1]]
+
+    contact = ("Contact", "Write.", "T > Contact")
+    assert passages("# T\n\n## Paid\n\n## Contact\n\nWrite.\n\n# Last\n") == [
+        *(("", "Paid", "T > Paid"), contact, ("", "Last", "Last"))
     ]
-
-
-def test_a_heading_without_text_is_a_passage_where_no_section_follows(tmp_path):
-    text = "# Title\n\n## Refunds take 14 days\n\n## Contact\n\nWrite.\n\n# Last\n"
-    assert [it for it in sections(tmp_path, text) if it[1]] == [
-        ("", "Refunds take 14 days", "Title > Refunds take 14 days"),
-        ("Contact", "Write.", "Title > Contact"),
-        ("", "Last", "Last"),
-    ]
-    assert sections(tmp_path, "<h1>Opening hours</h1>", "a.html")[-1][1] == "Opening hours"
-
-
-def test_code_within_a_line_hides_no_heading(tmp_path):
-    text = "one\n\n```make test```\n\n# Contact\n\nWrite.\n\n```sh\n# no heading\n```\n"
-    assert sections(tmp_path, text) == [
-        ("", "one\n\n```make test```", None),
-        ("Contact", "Write.\n\n```sh\n# no heading\n```", "Contact"),
+    code = "```sh\n# none\n```"
+    assert passages(f"```make test```\n\n# T\n\n## Contact\n\nWrite.\n\n{code}\n") == [
+        *(("", "```make test```", None), ("Contact", f"Write.\n\n{code}", "T > Contact"))
     ]
 
 

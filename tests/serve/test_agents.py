@@ -109,14 +109,7 @@ def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
     assert (count, added["text"], added["id"]) == (len(SENTENCES) + 1, "two cats", str(count - 1))
     first.refresh()
     assert len(first) == count
-    said = (
-        "one of first, second",
-        "query 0 is empty",
-        "the id 'nothing'",
-        "top_k",
-        "filters",
-        "give ids",
-    )
+    said = ("of first, second", "0 is empty", "id 'nothing'", "top_k", "filters", "give ids")
     assert [word for word, mistake in zip(said, mistakes, strict=True) if word not in mistake] == []
 
 

@@ -46,12 +46,11 @@ def test_views_that_nothing_tells_apart_are_told(desk, tiny_bert):
 def test_a_prompt_that_training_leaves_out_is_told(desk):
     worked(*train("--output", "plain"))
     path = desk / "plain" / "last" / "config_sentence_transformers.json"
-    roles = {"query": "query: ", "document": "text: "}
-    for prompts, default, named in (
-        ({"query": "query: "}, "query", "'query: '"),
-        (roles, None, "'query: ' or 'text: '"),
+    for roles, default, named in (
+        ({}, "query", "'query: '"),
+        ({"document": "text: "}, None, "'query: ' or 'text: '"),
     ):
-        use = {"prompts": prompts, "default_prompt_name": default}
+        use = {"prompts": {"query": "query: ", **roles}, "default_prompt_name": default}
         path.write_text(json.dumps({**json.loads(path.read_text()), **use}))
         said = worked(*train("--encoder", "plain/last", "--max-steps", "1", "--overwrite"))
         assert f"puts {named} before sentences that it encodes, but not in training" in said.err
@@ -92,10 +91,7 @@ ALONE = [
     ({"train.optimizer": "rmsprop", "train.bias_correction": False}, "False|rmsprop has no use"),
     ({"train.optimizer": "sgd", "train.betas": [0.8, 0.9]}, "[0.8, 0.9]|sgd has no use|adamw, rms"),
     ({"train.optimizer": "sgd", "train.eps": 1e-4}, "eps is 0.0001|sgd has no use|adamw, rmsprop"),
-    (
-        {"encoder.lora_alpha": 4.0},
-        "lora_alpha is 4.0|lora None has no use|choose encoder.lora",
-    ),
+    ({"encoder.lora_alpha": 4.0}, "lora_alpha is 4.0|lora None has no use|choose encoder.lora"),
     ({"encoder.channels": 8}, "channels is 8|None has no use|choose encoder.convolutions"),
     ({"evaluation.geometry_pairs": "p.tsv>3"}, "is p.tsv>3|choose evaluation.geometry_every"),
     ({"encoder.keep": "better"}, "encoder.keep is better|encoder.encoders twin"),
