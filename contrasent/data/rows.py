@@ -63,8 +63,8 @@ class SourceRows(ABC):
                 rest[n] = f"{n}_{name}" if it in names[:n] or name in rest.values() else name
         wide = copy(self).choose(lambda x: ColumnMap((*range(len(x)),), header, "", "name", len(x)))
         for where, cells in wide.rows():
-            filled = {n: None if cells[n] == "" else cells[n] for n in rest}
-            yield where, {rest[n]: cell for n, cell in filled.items() if not _is_bulk(cell)}
+            kept = ((name, cells[n]) for n, name in rest.items() if not _is_bulk(cells[n]))
+            yield where, {name: None if cell == "" else cell for name, cell in kept}
 
     @abstractmethod
     def rows(self, trouble: readers.Trouble = readers.stop) -> Iterator[Row]:

@@ -102,7 +102,7 @@ def sync_index(
                 hashes[name] = digest
     left = {it: any((base / it).is_relative_to(r) for r in roots) for it in rows.keys() - files}
     gone = [it for it, is_below in left.items() if is_below]
-    if lost := [it for it in left if it not in gone and not (base / it).exists()]:
+    if lost := [it for it, is_below in left.items() if not (is_below or (base / it).exists())]:
         what = "name its folder too, and move an index together with its files"
         warn(f"{base / lost[0]} is not there ({len(lost)} such files): {what}")
     for name, path in files.items():
@@ -172,8 +172,9 @@ class _Writer:
         """Take the passages of a file in place of its rows."""
         self.removed += rows
         for heading, body, known in sections:
+            begins = f"{first_words(heading, _ROOM // 2)}\n" if heading else ""
             for piece in self.split(body) if body else ():
-                text = f"{first_words(heading, _ROOM // 2)}\n{piece}" if heading else piece
+                text = f"{begins}{piece}"
                 content = hashlib.sha256(f"{sorted(known.items())}\n{text}".encode()).hexdigest()
                 self.new[f"{name}#{content[:12]}"] = text, {**known, "path": name, "_file": digest}
         if len(self.new) >= _AT_ONCE:
