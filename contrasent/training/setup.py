@@ -188,7 +188,7 @@ def _naming(name: str, sources: Sized) -> Iterator[None]:
 def _prompts(own: Any, views: int, objective: Objective, conventions: Any) -> Sequence[str]:
     prompts: list[str] = [own] if isinstance(own, str) else [*own]
     if objective.has_roles and not any(prompts):
-        prompts = [*map(conventions.prompt_of, ROLES)]
+        prompts = [*map(conventions.prompt_of, ROLES)][:views]
     prompts += prompts[-1:] * (views - len(prompts))
     return prompts if any(prompts) else ()
 
@@ -221,16 +221,14 @@ def _record(
     every = list(records.values())
     content = "\n".join(record["sha256"] for record in every)
     sums = {key: sum(record.get(key, 0) for record in every) for key in ("examples", "held_out")}
-    kept = (
-        every[0]
-        if len(every) == 1
-        else {
+    kept = every[0]
+    if len(every) > 1:
+        kept = {
             "source": ", ".join(record["source"] for record in every),
             "sha256": hashlib.sha256(content.encode()).hexdigest(),
             **{key: count for key, count in sums.items() if count},
             "sources": dict(records),
         }
-    )
     teachers = {str(it.objective.get("teacher")) for it in recipes}
     hashes = {it: sha256_of(Path(it)) for it in teachers if Path(it).is_file()}
     for _, read in dev.suite.kinds if dev else ():

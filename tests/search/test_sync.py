@@ -157,6 +157,7 @@ def test_commands_that_embed_nothing_load_nothing_heavy(encoder, files, folder):
 
 def test_only_files_below_the_paths_are_looked_for(encoder, files, folder):
     sync_index(folder, [files / "sub", files / "guide.md"], encoder)
+    Index.open(folder).add(encoder, ["own"], ["own"], metadata=[{"_file": "of nobody"}])
     shutil.rmtree(files / "sub")
     (files / "sub").mkdir()
     with pytest.warns(UserWarning, match=r"is not there \(10 such files\): name its folder too"):

@@ -1,5 +1,6 @@
 """A run that is cut off anywhere and resumed ends with the bits of one that was not."""
 
+import numpy as np
 import pytest
 from helpers.interrupted import CutError, cut, kill_after
 from helpers.run_files import RunFiles
@@ -143,18 +144,19 @@ def test_a_run_that_stopped_early_does_not_go_on(tmp_path, recipe, monkeypatch):
 
 
 def test_other_data_cannot_be_resumed_and_no_damaged_state(tmp_path, recipe, text_file):
-    dev = write(
-        tmp_path / "dev.tsv", [f"{sentence(n)}\t{sentence(n, 4)}\t{n % 6}" for n in range(9)]
-    )
-    settings = recipe(evaluation__task=str(dev))
+    rated = [f"{sentence(n)}\t{sentence(n, 4)}\t{n % 6}" for n in range(9)]
+    dev = write(tmp_path / "dev.tsv", rated)
+    np.save(teacher := tmp_path / "teacher.npy", np.random.default_rng(0).random((40, 16), "f4"))
+    follows = {"objective__teacher": str(teacher), "data__max_tokens": 32}
+    settings = recipe("distil", evaluation__task=str(dev), **follows)
     with kill_after("loop.save_state"):
         train(settings, tmp_path / "run")
-    for changed, named in (text_file, "the training data"), (dev, "dev.tsv"):
-        before = changed.read_text()
-        changed.write_text(f"{before}one more dog\tone more cat\t5\n")
+    for changed, last in {text_file: b" x\n", dev: b"5\n", teacher: b"@"}.items():
+        before, named = changed.read_bytes(), "data" if changed is text_file else changed.name
+        changed.write_bytes(before[:-1] + last)
         with pytest.raises(ConfigError, match=f"{named} has changed since it started"):
             train(settings, tmp_path / "run", resume=True)
-        changed.write_text(before)
+        changed.write_bytes(before)
     (progress,) = (tmp_path / "run" / "state").glob("*/progress.json")
     whole = progress.read_text()
     progress.write_text(whole.replace('"format": 1', '"format": 2'))
