@@ -113,23 +113,6 @@ def open_fitting_text(
     return FittingText(texts, tuple(origins))
 
 
-def fitting_text(
-    data: str | Path | Sequence[str | Path],
-    output: str | Path | None,
-    columns: Sequence[str] | None,
-    data_dir: str | Path | None,
-) -> FittingText:
-    """The text to fit on, told in the log, once it is known that ``output`` can be written."""
-    if output is not None:
-        refuse_existing(output, _REMEDY)
-    names = [data] if isinstance(data, str | Path) else data
-    text = open_fitting_text([str(name) for name in names], columns, data_dir)
-    for origin in text.origins:
-        seen = "; target text: test sentences were seen" if origin.target else ""
-        logger.info("%s: %d sentences%s", origin.source, origin.sentences, seen)
-    return text
-
-
 def finite_rows(
     encoder: SentenceEncoder, text: Iterable[str], precision: str, show_progress: bool = False
 ) -> Iterator[NDArray[np.float32]]:
@@ -361,13 +344,6 @@ FITTERS = {
 """By the name of the map, or kind of encoder."""
 
 
-def save_fitted(encoder: Any, info: dict[str, Any], output: Path) -> None:
-    """Write an encoder with what is fitted to it as one folder, whole or not at all."""
-    with exclusive(output):
-        refuse_existing(output, _REMEDY)
-        encoder.save(output, info)
-
-
 @takes(MapOptions)
 def fit(
     encoder: str | Path | SentenceEncoder,
@@ -399,12 +375,20 @@ def fit(
     known = fields_of(MapOptions)
     options = checked(MapOptions, {k: settings.pop(k) for k in list(settings) if k in known})
     chosen = validate(fitter.settings, settings, "map")
-    text = fitting_text(data, output, options.columns, options.data_dir)
+    if output is not None:
+        refuse_existing(output, _REMEDY)
+    names = [data] if isinstance(data, str | Path) else data
+    text = open_fitting_text([str(name) for name in names], options.columns, options.data_dir)
+    for origin in text.origins:
+        seen = "; target text: test sentences were seen" if origin.target else ""
+        logger.info("%s: %d sentences%s", origin.source, origin.sentences, seen)
     if not isinstance(encoder, SentenceEncoder):
         how = {"pooler": options.pooler, "head": options.head, "device": options.device}
         encoder = SentenceEncoder.load(encoder, **how)
     limits: Any = {"precision": options.precision, "max_tokens": options.max_tokens}
     fitted, info = fitter.fit(encoder, text, chosen, show_progress=show_progress, **limits)
     if output is not None:
-        save_fitted(fitted, info, Path(output))
+        with exclusive(output):
+            refuse_existing(output, _REMEDY)
+            fitted.save(output, info)
     return fitted

@@ -48,7 +48,7 @@ class CheckCommand(AsJson, options.FoundText, options.Replacing):
             refuse_unused(self, ["max_tokens"], "tokens need an --encoder")
         examples = data.open_examples(self.file, self.columns, **shared(self, options.FoundText))
         if self.output is not None:
-            data.build.require_output(self.output, [self.file], self.overwrite, examples.views)
+            data.build.require_output(self.output, self.overwrite, examples.views)
         folder = self.encoder and model.read_modules(model.resolve(self.encoder))[0][1]
         tokenizer = data.Tokenizer.load(folder) if folder else None
         with progress_bar("reading examples") as advance:
@@ -197,7 +197,7 @@ class BuildOptions(AsJson, NewFile):
 
     def __call__(self) -> None:
         name = type(self).__name__.removesuffix("Command").lower()
-        data.build.require_output(self.output, self.sources, self.overwrite)
+        data.build.require_output(self.output, self.overwrite)
         sources = [data.open_rows_of(it, name, self.columns) for it in self.sources]
         general = shared(self, BuildOptions)
         own = {it: v for it, v in shared(self, type(self)).items() if it not in general}

@@ -346,7 +346,7 @@ class Grouping(AsJson, options.Replacing):
         """Refuse files that cannot be written, before the work."""
         for file, columns in ((self.groups, 2), (output, 1)):
             if file is not None:
-                data.build.require_output(file, [self.source], self.overwrite, columns)
+                data.build.require_output(file, self.overwrite, columns)
 
     def show(self, groups: search.Groups) -> None:
         """Write and print groups."""

@@ -294,7 +294,9 @@ class Built:
         yield from example_lines(names, self.shown)
 
 
-def require_output(output: Path, sources: Sequence[str], overwrite: bool, views: int = 2) -> None:
+def require_output(
+    output: Path, overwrite: bool, views: int = 2, sources: Sequence[str] = ()
+) -> None:
     """Make sure that a file of so many sentences a row may be written."""
     problem, kinds = "", _KINDS if views > 1 else (".txt", *_KINDS)
     if output.suffix.lower() not in kinds:

@@ -257,7 +257,7 @@ class Shards:
         if form == "int8":
             if not keeps:
                 output.unlink(missing_ok=True)  # no rows beside the ranges of others
-            path = output / _RANGES[1:] if keeps else output.with_suffix(_RANGES)
+            path = output / "ranges.npy" if keeps else output.with_suffix(_RANGES)
             ranges = write_ranges(path, self.blocks())
         if keeps:  # its manifest lists the shards, and their notes go
             paths = [self._path(number) for number in range(len(self._sizes))]

@@ -63,7 +63,7 @@ class HeldOutTask:
     task: RetrievalTask | None  # what is made of it; None, and nothing held out, of too little
     rest: Callable[..., Path]  # writes all other text, without what other sources hold out
     texts: int  # how many lines or rows are held out
-    long: frozenset[str]  # their texts that are long enough to be known again in other sources
+    long_texts: frozenset[str]  # of these, those that can be known again in other sources
 
 
 def hold_out(examples: Examples, named: str = "") -> HeldOutTask:

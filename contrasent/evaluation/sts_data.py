@@ -236,7 +236,8 @@ def calibrate(
     use: EncoderUse, pairs: RatedPairs, least_precision: float | None = None
 ) -> Calibration:
     """Propose a threshold for an encoder's similarities, and say what it reaches."""
-    embeddings, similar = pairs.embed(use, "document"), pairs.positive
+    embeddings = use.embed(pairs.sentences, of=pairs.label, role="document")
+    similar = pairs.positive
     scores = pair_similarities(use.similarity, embeddings[pairs.first], embeddings[pairs.second])
     threshold = propose(scores, similar, least_precision)
     if (scores >= threshold).all():
@@ -363,9 +364,9 @@ class RatedPairs:
         first, second = np.split(places, 2)
         return cls(f"{name}{condition}", task, condition, sentences, first, second, gold, positive)
 
-    def embed(self, use: EncoderUse, role: str | None = None) -> Embeddings:
+    def embed(self, use: EncoderUse) -> Embeddings:
         """Embeddings ``(N, D)`` of the distinct sentences; each has a direction."""
-        return use.embed(self.sentences, of=self.label, role=role)
+        return use.embed(self.sentences, of=self.label)
 
     def position(self, embeddings: Embeddings) -> Position:
         """Alignment and uniformity, of ``embeddings (N, D)`` divided by their lengths."""

@@ -120,7 +120,7 @@ def synthesize(
     source = str(text if isinstance(text, str | Path) else keep_rows(text))
     examples = open_examples(source, chosen.columns, documents=chosen.documents, clean=chosen.clean)
     if output is not None:
-        require_output(Path(output), [source], chosen.overwrite or chosen.resume)
+        require_output(Path(output), chosen.overwrite or chosen.resume, sources=[source])
     use = None
     if encoder is not None:
         use = EncoderUse.of(encoder, show_progress=show_progress, device=chosen.device)

@@ -17,7 +17,6 @@ from .hub import published_files as published_files
 from .hub import resolve as resolve
 from .loading import LoadedEncoder as LoadedEncoder
 from .loading import Router as Router
-from .loading import WordEncoder as WordEncoder
 from .loading import encoder_of as encoder_of
 from .loading import load_encoder as load_encoder
 from .masked_lm import MaskedLm as MaskedLm

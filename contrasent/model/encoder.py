@@ -234,7 +234,7 @@ class SentenceEncoder(nn.Module, Encoder):
                 wordless += self.tokenizer.wordless(ids)
                 rows = embed(self, ids, budget, options.precision, advance, options.batch_size)
                 yield options.finish(rows)
-        options.tell_cut(truncated, done, self.limit(options.task))
+        options.warn_of_cut(truncated, done, self.limit(options.task))
         if wordless:
             warn(
                 f"{wordless} of {done} sentences have no word that {self.tokenizer.source} knows, "

@@ -70,7 +70,7 @@ class LookupEncoder(Encoder):
                 done, unknown, truncated = done + len(texts), unknown + without, truncated + cut
                 yield options.finish(rows)
                 advance(len(texts))
-        options.tell_cut(truncated, done, self.max_tokens)
+        options.warn_of_cut(truncated, done, self.max_tokens)
         if unknown:
             warn(
                 f"{unknown} of {done} sentences have no {self.known_part}, and get a vector of "
@@ -157,9 +157,13 @@ class StaticEncoder(LookupEncoder):
         return [length > self.max_tokens for length in lengths]
 
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int, int]:
-        pieces, starts = self.tokenizer.pieces(texts, self.max_tokens)
-        full = np.diff(starts, append=len(pieces)) == (self.max_tokens or -1)
-        cut = sum(self.cut([texts[n] for n in np.flatnonzero(full).tolist()]))
+        limit = self.max_tokens
+        pieces, starts = self.tokenizer.pieces(texts, limit and limit + 1)
+        lengths = np.diff(starts, append=len(pieces))
+        if (cut := lengths > (limit or len(pieces))).any():  # of these, one piece is too many
+            last = 0 if self.tokenizer.truncation_side == "left" else lengths - 1
+            pieces = np.delete(pieces, (starts + last)[cut])
+            starts = starts - np.cumsum(cut) + cut
         if self.unknown is not None:
             known = pieces != self.unknown
             pieces, starts = pieces[known], np.append(0, np.cumsum(known))[starts]
@@ -167,7 +171,7 @@ class StaticEncoder(LookupEncoder):
         with torch.inference_mode():
             bags = torch.nn.functional.embedding_bag(ids, self.table, offsets, mode="mean")
         rows: np.ndarray = bags.numpy()
-        return rows, int((~rows.any(axis=1)).sum()), cut
+        return rows, int((~rows.any(axis=1)).sum()), int(cut.sum())
 
 
 class WordEncoder(LookupEncoder):

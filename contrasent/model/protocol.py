@@ -222,7 +222,7 @@ class EncodingOptions:
                 "tokens; shorten them or pass on_overflow='truncate'"
             )
 
-    def tell_cut(self, cut: int, done: int, limit: int) -> None:
+    def warn_of_cut(self, cut: int, done: int, limit: int) -> None:
         """Warn of texts that were cut, unless that was asked for."""
         if cut and self.on_overflow == "warn":
             warn(f"{cut} of {done} sentences were cut at {limit} tokens")

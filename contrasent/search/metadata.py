@@ -130,16 +130,16 @@ def matching_rows(table: Any, condition: str, numbers: dict[str, Any]) -> np.nda
         column = table[pick("column", name, table.column_names)]
         if is_number and pa.types.is_string(column.type):
             if name not in numbers:
-                are = pc.match_substring_regex(column, _NUMBER)
-                cells = pc.if_else(are, pc.utf8_trim_whitespace(column), None)
-                numbers[name] = cells.cast("double") if pc.any(are).as_py() else column
+                numeric = pc.match_substring_regex(column, _NUMBER)
+                cells = pc.if_else(numeric, pc.utf8_trim_whitespace(column), None)
+                numbers[name] = cells.cast("double") if pc.any(numeric).as_py() else column
             column = numbers[name]
         named = named.append_column(name, column)
     try:
         rows = named.append_column("", pa.array(np.arange(len(table)))).filter(expression)
         matching[rows.column("").to_numpy()] = True
     except pa.ArrowException as error:
-        how = "quote texts, and no true or false"
+        how = "put quotes around texts, not around true or false"
         raise ConfigError(f"the filter {condition!r}: {first_line(error)}; {how}") from error
     return matching
 

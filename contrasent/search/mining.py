@@ -292,7 +292,7 @@ def mine(
         refuse_unused(chosen, ("negatives", "margin"), "--candidates are as near as they come")
     files = [str(it) for it in (pairs, corpus) if isinstance(it, str | Path)]
     if output is not None:
-        require_output(Path(output), files, chosen.overwrite)
+        require_output(Path(output), chosen.overwrite, sources=files)
     texts = (it if isinstance(it, str | Path | None) else keep_rows(it) for it in (pairs, corpus))
     source, others = texts
     anchors_positives = read_pairs(open_examples(str(source), chosen.columns))

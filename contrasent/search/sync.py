@@ -35,7 +35,7 @@ _FORMAT = 2
 _AT_ONCE = 16_384  # passages after which the index is written, so that a kill loses no more
 _ROOM = 32  # tokens that a passage leaves for its heading and special ones
 _HEADING = re.compile(
-    r"^(```(?![^\n]*`)|~~~).*?(?:^\1|\Z)|^(#{1,6})[ \t]+([^\n]+?)[ \t#]*$", re.M | re.S
+    r"^(`{3,}(?![^\n]*`)|~~~).*?(?:^\1|\Z)|^(#{1,6})[ \t]+([^\n]+?)[ \t#]*$", re.M | re.S
 )
 _HEADING_TAG = re.compile(r"<h([1-6])\b[^>]*>(.*?)</h\1\s*>", re.I | re.S)
 _BLOCK_TAG = re.compile(r"(?=</?(?:p|div|li|ul|ol|tr|section|article|d[dlt])\b)", re.I)
@@ -100,9 +100,9 @@ def sync_index(
             if is_live and digest is not None and name is not None:
                 rows.setdefault(name, []).append(identity)
                 hashes[name] = digest
-    left = {it: any((base / it).is_relative_to(r) for r in roots) for it in rows.keys() - files}
-    gone = [it for it, is_below in left.items() if is_below]
-    if lost := [it for it, is_below in left.items() if not (is_below or (base / it).exists())]:
+    absent = {it: any((base / it).is_relative_to(r) for r in roots) for it in rows.keys() - files}
+    gone = [it for it, is_below in absent.items() if is_below]
+    if lost := [it for it, is_below in absent.items() if not (is_below or (base / it).exists())]:
         what = "name its folder too, and move an index together with its files"
         warn(f"{base / lost[0]} is not there ({len(lost)} such files): {what}")
     for name, path in files.items():

@@ -94,8 +94,8 @@ def tasks_of(
     proxy = Suite(((RETRIEVAL, TaskData(tuple(task.name for task in tasks), tasks)),), Options())
     if final is None and settings.final == "auto":
         final = proxy
-    long = frozenset[str]().union(*(it.long for it in tried.values()))
-    rests = {name: (it.texts, it.rest(long - it.long)) for name, it in tried.items()}
+    every = frozenset[str]().union(*(it.long_texts for it in tried.values()))
+    rests = {name: (it.texts, it.rest(every - it.long_texts)) for name, it in tried.items()}
     return DevTask(proxy, METRICS[0]), final, rests
 
 

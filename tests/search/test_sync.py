@@ -214,7 +214,7 @@ def test_a_heading_is_one_outside_code_and_a_passage_without_text_below_it(tmp_p
     assert passages("# T\n\n## Paid\n\n## Contact\n\nWrite.\n\n# Last\n") == [
         *(("", "Paid", "T > Paid"), contact, ("", "Last", "Last"))
     ]
-    code = "```sh\n# none\n```"
+    code = "````md\n```sh\n# none\n```\n# none\n````"
     assert passages(f"```make test```\n\n# T\n\n## Contact\n\nWrite.\n\n{code}\n") == [
         *(("", "```make test```", None), ("Contact", f"Write.\n\n{code}", "T > Contact"))
     ]
