@@ -25,7 +25,7 @@ from contrasent.errors import CheckpointError, ConfigError, DataError, first_lin
 
 COLUMNS = ("id", "text")  # strings of a row, first in its table; others are its metadata
 RESERVED = (*COLUMNS, "path", "_file")  # names that columns of a user's table do not get
-Kind = Literal["bool", "int64", "double", "string"]
+Kind = Literal["null", "bool", "int64", "double", "string"]
 """The type of a column of metadata, as pyarrow calls it."""
 _KINDS = get_args(Kind)
 _TOKEN = re.compile(
@@ -128,7 +128,9 @@ def matching_rows(table: Any, condition: str, numbers: dict[str, Any]) -> np.nda
     matching, named = np.zeros(len(table), bool), table.select([])
     for name, is_number in names.items():
         column = table[pick("column", name, table.column_names)]
-        if is_number and pa.types.is_string(column.type):
+        if pa.types.is_null(column.type):
+            column = column.cast("double" if is_number else "string")
+        elif is_number and pa.types.is_string(column.type):
             if name not in numbers:
                 numeric = pc.match_substring_regex(column, _NUMBER)
                 cells = pc.if_else(numeric, pc.utf8_trim_whitespace(column), None)
@@ -197,13 +199,14 @@ def joint_columns(first: Mapping[str, Kind], metadata: Any, stored: Any = None) 
     joint: dict[str, Any] = {**first}
     for name in () if metadata is None else metadata.column_names:
         column = metadata[name]
-        kinds, mixed = {str(column.type), joint.get(name, str(column.type))}, "string"
+        kinds, mixed = {str(column.type), joint.get(name, "null")}, "string"
+        kinds -= {"null"} if len(kinds) > 1 else set()
         if kinds == {"int64", "double"}:
             with suppress(pa.ArrowInvalid):  # whole numbers that a double would round are texts
                 for values in (column, stored[name]):
                     values.cast("double")
                 mixed = "double"
-        joint[name] = kinds.pop() if len(kinds) == 1 else mixed
+        joint[name] = mixed if len(kinds) > 1 else kinds.pop()
     return joint
 
 

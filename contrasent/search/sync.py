@@ -253,7 +253,8 @@ def _as_markdown(html: str) -> str:
     """HTML as text with headings as in Markdown, and blank lines between paragraphs."""
 
     def heading(tag: re.Match[str]) -> str:
-        return f"\n\n{_MARK * int(tag[1])} {_plain(tag[2])}\n\n"
+        name = _plain(tag[2])
+        return f"\n\n{_MARK * int(tag[1])} {name}\n\n" if name else "\n\n"
 
     text, *_ = without_markup(_BLOCK_TAG.sub("\n\n", _HEADING_TAG.sub(heading, html)))
     tidy = re.sub(r"[^\S\n]*\n\s*\n[^\S\n]*", "\n\n", text)

@@ -109,8 +109,9 @@ def test_conditions_without_sense_are_refused(condition, encoder, folder):
 def test_metadata_outlives_changes_merges_and_columns_of_other_types(encoder, folder):
     index = Index.build(encoder, ["a", "b"], folder, ["a", "b"])
     assert index.search(encoder, ["a"])[0][0].metadata is None
-    index.add(encoder, ["c"], ["c"], metadata=[{"n": 1, "is": True, "_id": "x"}])
-    index.add(encoder, ["d"], ["d"], metadata=[{"n": 2.5, "is": "so"}])
+    index.add(encoder, ["c"], ["c"], metadata=[{"n": 1, "is": True, "_id": "x", "late": None}])
+    assert index.search(encoder, ["a"], filter="late like 'x%'") == [[]]
+    index.add(encoder, ["d"], ["d"], metadata=[{"n": 2.5, "is": "so", "late": 3}])
     index.change(["a"], encoder.vector("e")[None], ["e"], ["e"], metadata=[{"new": "1"}])
     for opened in (index, Index.open(folder)):
         for _ in range(2):
@@ -118,13 +119,13 @@ def test_metadata_outlives_changes_merges_and_columns_of_other_types(encoder, fo
             assert hits == {
                 "b": None,
                 "c": {"n": 1.0, "is": "true", "_id": "x"},
-                "d": {"n": 2.5, "is": "so"},
+                "d": {"n": 2.5, "is": "so", "late": 3},
                 "e": {"new": "1"},
             }
             opened.optimize()
     found = index.search(encoder, ["a"], filter="_id = 'x'")[0]
     assert [hit.id for hit in found] == ["c"]
-    kinds = {"n": "double", "is": "string", "_id": "string", "new": "string"}
+    kinds = {"n": "double", "is": "string", "_id": "string", "late": "int64", "new": "string"}
     assert index.facts()["columns"] == kinds
 
 

@@ -36,7 +36,7 @@ def files(tmp_path):
     (folder / "page.html").write_text(
         "<html><head><title>A &amp; B</title><style>p {}</style></head><body>"
         "<h1>One\n <b>two</b></h1><p>First &lt;p&gt;.</p><p>Second.</p>"
-        "<h2>Deep</h2><pre>\n# code</pre></body></html>"
+        "<h2>Deep</h2><h3></h3><pre>\n# code</pre></body></html>"
     )
     rows = [{"text": f"question {n}", "year": 2015 + n, "id": f"q{n}"} for n in range(6)]
     (folder / "faq.jsonl").write_text(
