@@ -29,9 +29,10 @@ Kind = Literal["null", "bool", "int64", "double", "string"]
 """The type of a column of metadata, as pyarrow calls it."""
 _KINDS = get_args(Kind)
 _TOKEN = re.compile(
-    r"""("[^"]*"|'[^']*')|(`[^`]+`|\b(?i:not\s+like)\b|\b[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)"""
+    r"""("[^"]*"|'[^']*')|(`[^`]+`|\b(?i:not\s+like)\b|\b[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)|#"""
 )
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+_SPELT = {"<>": "!=", "=": "==", "#": "?"}  # no comment hides a part
 _WORDS = {word: word for word in ("and", "or", "not", "in", "is")}
 _WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@", "not like": "%"}
 _FAULTS = SyntaxError, ValueError, LookupError, TypeError, OverflowError, RuntimeError, MemoryError
@@ -42,78 +43,69 @@ _COMPARED: dict[type[ast.cmpop], Any] = dict(zip(_SIGNS, _OPERATORS, strict=True
 
 def read_filter(text: str) -> tuple[Any, dict[str, bool]]:
     """A condition for pyarrow, and by the columns that it names if it takes them for numbers."""
-    condition = _Condition()
     try:
-        read = _TOKEN.sub(condition.replaced, text).replace("#", "?")  # no comment hides a part
-        tree = ast.parse(read.strip(), mode="eval")
-        expression, numbers = condition.expression(tree.body), condition.numbers
-        return expression, {it: it in numbers for it in condition.columns.values()}
+        tree = ast.parse(_TOKEN.sub(_in_python, text).strip(), mode="eval")
+        comparisons = (it for it in ast.walk(tree) if isinstance(it, ast.Compare))
+        numbers = {name for it in comparisons if _has_number(it) for name in _columns(it)}
+        return _expression(tree.body), {it: it in numbers for it in _columns(tree)}
     except _FAULTS as error:
         how = 'year >= 2020 and (source = "faq" or not source in ("a", "b"))'
         raise ConfigError(f"the filter {text!r} cannot be read; write it as: {how}") from error
 
 
-class _Condition:
-    """The texts and columns of a condition, which its tree knows by number."""
+def _in_python(token: re.Match[str]) -> str:
+    """A token as Python spells it; a text in parentheses, a column as a call with its name."""
+    text, name = token[1], token[2]
+    if name is None:
+        return _SPELT[token[0]] if text is None else f" ({text[1:-1]!r}) "
+    word = _WORDS.get(" ".join(name.lower().split()), f"column({name.strip('`')!r})")
+    return f" {word} "
 
-    def __init__(self) -> None:
-        import pyarrow.compute as pc
 
-        self._terms: Any = pc
-        self.columns, self._texts, self.numbers = dict[str, str](), dict[str, str](), set[str]()
+def _columns(node: ast.AST) -> list[str]:
+    return [ast.literal_eval(it.args[0]) for it in ast.walk(node) if isinstance(it, ast.Call)]
 
-    def replaced(self, token: re.Match[str]) -> str:
-        """A token as Python spells it, and in place of a text or column a name."""
-        text, name = token[1], token[2]
-        if text is None and name is None:
-            return "!=" if token[0] == "<>" else "=="
-        if name is not None and (word := " ".join(name.lower().split())) in _WORDS:
-            return f" {_WORDS[word]} "
-        leaf = f"leaf{len(self.columns) + len(self._texts)}"
-        if text is None:
-            self.columns[leaf] = name.strip("`")
-        else:
-            self._texts[leaf] = text[1:-1]
-        return f" {leaf} "
 
-    def expression(self, node: ast.expr) -> Any:
-        """The expression of a part of the tree; ValueError if it is of another kind."""
-        match node:
-            case ast.BoolOp(op=joint, values=parts):
-                joined = operator.and_ if isinstance(joint, ast.And) else operator.or_
-                return reduce(joined, map(self.expression, parts))
-            case ast.UnaryOp(op=ast.Not(), operand=part):
-                return ~self.expression(part)
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-                return self._terms.scalar(-number)
-            case ast.BinOp(op=ast.MatMult() | ast.Mod() as op, left=left, right=ast.Name(id=name)):
-                matched = self._terms.match_like(self.expression(left), self._texts[name])
-                return ~matched if isinstance(op, ast.Mod) else matched
-            case ast.Compare(left=left, ops=signs, comparators=others):
-                if {int, float} & {type(getattr(it, "value", None)) for it in ast.walk(node)}:
-                    names = (getattr(it, "id", "") for it in ast.walk(node))
-                    self.numbers |= {self.columns[it] for it in names if it in self.columns}
-                pairs = zip(signs, pairwise([left, *others]), strict=True)
-                return reduce(operator.and_, [self._compared(sign, *pair) for sign, pair in pairs])
-            case ast.Name(id=leaf) if leaf in self.columns:
-                return self._terms.field(self.columns[leaf])
-            case ast.Name(id=leaf):
-                return self._terms.scalar(self._texts[leaf])
-            case ast.Constant(value=bool() | int() | float() as value):
-                return self._terms.scalar(value)
-        raise ValueError(ast.dump(node))
+def _has_number(node: ast.AST) -> bool:
+    return any(type(getattr(it, "value", None)) in (int, float) for it in ast.walk(node))
 
-    def _compared(self, sign: ast.cmpop, left: ast.expr, right: ast.expr) -> Any:
-        first = self.expression(left)
-        match sign, right:
-            case ast.Is() | ast.IsNot(), ast.Constant(value=None):
-                matched = first.is_null()
-            case ast.In() | ast.NotIn(), _:
-                values = right.elts if isinstance(right, ast.Tuple | ast.List) else [right]
-                matched = reduce(operator.or_, [first == self.expression(it) for it in values])
-            case _:
-                return _COMPARED[type(sign)](first, self.expression(right))
-        return ~matched if isinstance(sign, ast.IsNot | ast.NotIn) else matched
+
+def _expression(node: ast.expr) -> Any:
+    """The expression of a part of the tree; ValueError if it is of another kind."""
+    import pyarrow.compute as pc
+
+    match node:
+        case ast.BoolOp(op=joint, values=parts):
+            joined = operator.and_ if isinstance(joint, ast.And) else operator.or_
+            return reduce(joined, map(_expression, parts))
+        case ast.UnaryOp(op=ast.Not(), operand=part):
+            return ~_expression(part)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return pc.scalar(-number)
+        case ast.BinOp(left, ast.MatMult() | ast.Mod() as op, ast.Constant(str() as pattern)):
+            matched = pc.match_like(_expression(left), pattern)
+            return ~matched if isinstance(op, ast.Mod) else matched
+        case ast.Compare(left=left, ops=signs, comparators=others):
+            pairs = zip(signs, pairwise([left, *others]), strict=True)
+            return reduce(operator.and_, [_compared(sign, *pair) for sign, pair in pairs])
+        case ast.Call(func=ast.Name(), args=[ast.Constant(str() as name)]):
+            return pc.field(name)
+        case ast.Constant(bool() | int() | float() | str() as value):
+            return pc.scalar(value)
+    raise ValueError(ast.dump(node))
+
+
+def _compared(sign: ast.cmpop, left: ast.expr, right: ast.expr) -> Any:
+    first = _expression(left)
+    match sign, right:
+        case ast.Is() | ast.IsNot(), ast.Constant(None):
+            matched = first.is_null()
+        case ast.In() | ast.NotIn(), _:
+            values = right.elts if isinstance(right, ast.Tuple | ast.List) else [right]
+            matched = reduce(operator.or_, [first == _expression(it) for it in values])
+        case _:
+            return _COMPARED[type(sign)](first, _expression(right))
+    return ~matched if isinstance(sign, ast.IsNot | ast.NotIn) else matched
 
 
 def matching_rows(table: Any, condition: str, numbers: dict[str, Any]) -> np.ndarray:
