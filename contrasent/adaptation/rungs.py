@@ -4,7 +4,6 @@ Every candidate trains for a few steps, the better half for more, and the best f
 left (successive halving, Jamieson and Talwalkar 2016), all as long as they were measured to take.
 """
 
-import logging
 import shutil
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -20,15 +19,13 @@ from pydantic import TypeAdapter
 
 from contrasent.adaptation.trials import ROWS, Search, Settings, Trial
 from contrasent.data import n_words, open_examples, plural
-from contrasent.errors import ConfigError, ContrasentError
+from contrasent.errors import ConfigError, ContrasentError, logger
 from contrasent.evaluation import Suite, load_suite, synthesize
 from contrasent.model import are_words, is_sentence_encoder, load_encoder
 from contrasent.options import AdaptOptions
 from contrasent.recipe import Recipe, load_recipe
 from contrasent.search import find_candidates, load_reranker
 from contrasent.training import DevScore, StepMetrics, complete, start_encoder, train
-
-logger = logging.getLogger("contrasent")
 
 GENERAL_PAIRS = Path(str(files("contrasent") / "quickstart_data" / "stack_exchange_pairs.tsv"))
 """Rated pairs that tell how much it forgot."""
