@@ -7,7 +7,7 @@ Shapes: Q queries, N rows of a segment, D dimensions of a vector.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
@@ -185,16 +185,14 @@ def read_manifest(folder: Path) -> IndexManifest:
     return manifest
 
 
-def _read_table(
-    path: Path, columns: Sequence[str] | Mapping[str, Kind], rows: int | None = None
-) -> Any:
+def _read_table(path: Path, columns: Any = None, rows: int | None = None) -> Any:
     import pyarrow as pa
 
     with readable(path, _REBUILD):
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         if rows not in (None, table.num_rows):
             raise ValueError(f"it has {table.num_rows} rows, not {rows}")
-        return typed(table, columns) if isinstance(columns, dict) else table.select(columns)
+        return table if columns is None else typed(table, columns)
 
 
 def write_segment(
@@ -241,8 +239,8 @@ def write_words(folder: Path, name: str) -> None:
     """Write the table of words of a segment."""
     from pyarrow import feather
 
-    column = _read_table(folder / _TABLE.format(name), ["text"]).column(0)
-    table = bm25.word_table(text for chunk in column.chunks for text in chunk.to_pylist())
+    chunks = _read_table(folder / _TABLE.format(name))["text"].chunks
+    table = bm25.word_table(text for chunk in chunks for text in chunk.to_pylist())
     how: Any = {"compression": "uncompressed", "chunksize": len(table)}  # whole, to be mapped
     with writing(folder / _WORDS.format(name)) as path:
         feather.write_feather(table, str(path), **how)
@@ -282,7 +280,7 @@ class Snapshot:
         columns = manifest.columns
         tables = [_read_table(folder / _TABLE.format(it.name), columns, it.rows) for it in parts]
         with_words = parts if manifest.words else ()
-        words = [_read_table(folder / _WORDS.format(it.name), bm25.TABLE) for it in with_words]
+        words = [_read_table(folder / _WORDS.format(it.name)) for it in with_words]
         ann = None if manifest.ann is None else Ann.open(folder, manifest.ann)
         return cls(folder, manifest, vectors, pa.concat_tables(tables), live, ann, words, ranges)
 
