@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contrasent.data.examples import open_examples
-from contrasent.errors import CheckpointError, ConfigError, DataError, logger, pick
+from contrasent.encode.shards import blocks_with_texts
+from contrasent.errors import ConfigError, DataError, logger, pick
 from contrasent.evaluation.sts_data import load
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, known_tasks, task_names
 from contrasent.files import exclusive, read_json, refuse_existing
@@ -117,19 +118,9 @@ def finite_rows(
     encoder: SentenceEncoder, text: Iterable[str], precision: str, show_progress: bool = False
 ) -> Iterator[NDArray[np.float32]]:
     """Embeddings before normalisation, block by block; one that is not finite is refused."""
-    blocks = encoder.encode_stream(
-        text, chunk=_AT_ONCE, normalize=False, precision=precision, show_progress=show_progress
-    )
-    done = 0
-    for rows in blocks:
-        damaged = ~np.isfinite(rows).all(axis=1)
-        if damaged.any():
-            raise CheckpointError(
-                f"the embedding of sentence {done + int(damaged.argmax())} has a NaN or an "
-                f"infinite number, so nothing can be fitted; is {encoder.name} damaged?"
-            )
-        done += len(rows)
-        yield rows
+    how: dict[str, Any] = {"normalize": False, "show_progress": show_progress}
+    blocks = blocks_with_texts(encoder, text, chunk=_AT_ONCE, precision=precision, **how)
+    return (rows for rows, _ in blocks)
 
 
 def stored_rows(

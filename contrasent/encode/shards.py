@@ -106,7 +106,7 @@ def open_sentences(
 
 
 def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **options: Any) -> Blocks:
-    """Blocks of rows, each with its texts; an encoder reads ahead of its rows."""
+    """Blocks of rows, each with its texts, as an encoder reads ahead; all numbers are finite."""
     read: deque[str] = deque()
 
     def remember() -> Iterator[str]:  # by a thread of its own where tokenizing overlaps computing
@@ -115,7 +115,11 @@ def blocks_with_texts(encoder: Encoder, texts: Iterable[str], **options: Any) ->
             yield text
 
     for block in encoder.encode_stream(remember(), **options):
-        yield block, [read.popleft() for _ in block]
+        kept = [read.popleft() for _ in block]
+        if not (finite := np.isfinite(block).all(axis=1)).all():
+            bad = kept[int(finite.argmin())][:80]
+            raise CheckpointError(f"{encoder.name} gives numbers that are not finite: {bad!r}")
+        yield block, kept
 
 
 def count_cut(encoder: Encoder, texts: list[str], prompt: str, task: str | None = None) -> int:
@@ -227,11 +231,6 @@ class Shards:
         options |= {"chunk": _CHUNK, "on_overflow": "truncate"}
         with row_writer(path, encoder) as append:
             for block, kept in blocks_with_texts(encoder, texts, **options):
-                if not (finite := np.isfinite(block).all(axis=1)).all():
-                    bad = kept[int(finite.argmin())][:80]
-                    raise CheckpointError(
-                        f"{encoder.name} gives numbers that are not finite: {bad!r}"
-                    )
                 append(block, kept)
                 rows += len(block)
                 truncated += count_cut(encoder, kept, prompt, options.get("task"))

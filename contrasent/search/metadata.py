@@ -249,12 +249,11 @@ def numbered(
     for rows, texts in blocks:
         length = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
         if similarity != "cosine":
-            length = np.where(np.isfinite(length), 1.0, np.nan)
-        bad = np.flatnonzero(~(np.isfinite(length[:, 0]) & (length[:, 0] > 0)))
-        if bad.size:
-            row = int(bad[0])
+            length = np.ones_like(length)
+        elif not length.all():
+            row = int(length.argmin())
             raise CheckpointError(
-                f"the encoder gives a vector without a direction (zero or not finite) for text "
+                "the encoder gives a vector without a direction (zeros) for text "
                 f"{done + row}: {texts[row][:80]!r}; check the encoder"
             )
         start, done = done, done + len(texts)

@@ -68,7 +68,7 @@ def test_the_limit_comes_back_after_an_error(encoder, text):
     own = encoder.max_tokens
     with torch.no_grad():
         next(encoder.backbone.parameters()).fill_(float("nan"))
-    with pytest.raises(CheckpointError, match=r"sentence 0 has a NaN .* damaged"):
+    with pytest.raises(CheckpointError, match="numbers that are not finite"):
         fit_whitening(encoder, text, max_tokens=6)
     assert encoder.max_tokens == own
 

@@ -5,7 +5,7 @@ from itertools import islice
 
 import numpy as np
 
-from contrasent.model.protocol import Conventions
+from contrasent.model.protocol import Conventions, unit_rows
 
 
 class DummyEncoder:
@@ -62,7 +62,7 @@ class DummyEncoder:
             self.embedded += texts
             rows = np.stack([self.vector(text) for text in texts])
             unit = self.normalize if normalize is None else normalize
-            yield rows / np.linalg.norm(rows, axis=1, keepdims=True) if unit else rows
+            yield unit_rows(rows) if unit else rows
 
 
 WORDS = ("red", "green", "blue", "old", "new", "cat", "dog", "house", "runs", "never", "under")
