@@ -42,6 +42,7 @@ _SWITCH_SECONDS = 0.0005  # until the event loop lets the computing thread start
 _RESTART_SECONDS, _POLL_SECONDS = 1.0, 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _IDLE_SECONDS = 75  # of a connection without a request: longer than load balancers keep theirs
+_Key = Annotated[str, Text(strip_whitespace=True, min_length=1)] | None
 
 
 @settings
@@ -66,10 +67,7 @@ class ServeOptions(Named, Loading, InPrecision):
     name: str | None = None
     """Name of the model in answers; else the end of MODEL."""
 
-    api_key: Annotated[
-        Annotated[str, Text(strip_whitespace=True, min_length=1)] | None,
-        Spelling(variable="CONTRASENT_API_KEY"),
-    ] = Field(None, repr=False)
+    api_key: Annotated[_Key, Spelling(variable="CONTRASENT_API_KEY")] = Field(None, repr=False)
     """The bearer token that clients must send."""
 
     bitwise: bool = False
@@ -296,8 +294,8 @@ class McpOptions(MovedEncoder):
 
     host: Annotated[str, Spelling(of=ServeOptions)] = "127.0.0.1"
 
-    api_key: Annotated[str | None, Spelling(of=ServeOptions, variable="CONTRASENT_API_KEY")] = (
-        Field(None, repr=False)
+    api_key: Annotated[_Key, Spelling(of=ServeOptions, variable="CONTRASENT_API_KEY")] = Field(
+        None, repr=False
     )
 
 
@@ -328,12 +326,16 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
             return AccessToken(token=token, client_id="agent", scopes=[]) if same else None
 
     indexes, encoders, lock = dict[str, Index](), dict[str, Any](), Lock()
+    about = list[str]()
     for path in options.index:
         index, name = Index.open(path), path.resolve().name
-        indexes[str(path) if name in indexes else name] = index
+        name = str(path) if name in indexes else name
+        indexes[name] = index
         fingerprint = index.manifest.encoder.fingerprint
         if fingerprint not in encoders:
             encoders[fingerprint] = index.encoder(options.encoder, options.device)
+        columns = ", ".join(it for it in index.manifest.columns if it != "_file")
+        about.append(f"{name} ({len(index)} texts, columns: {columns or 'none'})")
 
     @contextmanager
     def using(name: str) -> Iterator[tuple[Index, Any]]:
@@ -346,20 +348,16 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
             except (ContrasentError, OSError) as error:
                 raise ToolError(str(error)) from error
 
-    about = list[str]()
-    for name, index in indexes.items():
-        columns = ", ".join(it for it in index.manifest.columns if it != "_file")
-        about.append(f"{name} ({len(index)} texts, columns: {columns or 'none'})")
     known = "; ".join(about)
     named = Field(description=f"One of {known}", json_schema_extra={"enum": [*indexes]})
     first = next(iter(indexes))
-    url = AnyHttpUrl(f"http://{options.host}")
     ArgModelBase.model_config["extra"] = "forbid"  # the library drops what no tool takes
+    auth = AuthSettings(issuer_url=AnyHttpUrl(f"http://{options.host}"), resource_server_url=None)
     server: MCPServer[Any] = MCPServer(
         "contrasent",
         instructions=f"Search texts by meaning and by words: {known}.",
         token_verifier=Key() if options.api_key else None,
-        auth=AuthSettings(issuer_url=url, resource_server_url=None) if options.api_key else None,
+        auth=auth if options.api_key else None,
     )
 
     @server.tool()

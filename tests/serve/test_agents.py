@@ -12,8 +12,10 @@ from helpers.command_line import started
 from helpers.serving import call
 from helpers.tiny_models import SENTENCES
 
+from contrasent.errors import ConfigError
 from contrasent.search.index import Index
 from contrasent.serve.server import McpOptions, _tools
+from contrasent.settings import checked
 
 mcp = pytest.importorskip("mcp", reason="mcp is not installed")
 httpx2 = pytest.importorskip("httpx2")
@@ -123,3 +125,8 @@ def refuses_other_keys(url):
 def test_nothing_is_added_unless_it_is_allowed(folders):
     tools = asyncio.run(_tools(McpOptions(index=[Path(folders[0])])).list_tools())
     assert [tool.name for tool in tools] == ["search", "similar"]
+
+
+def test_an_empty_key_lets_nobody_in_without_one():
+    with pytest.raises(ConfigError, match="api_key"):
+        checked(McpOptions, {"index": ["any"], "port": 8080, "api_key": " "})
