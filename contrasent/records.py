@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeVar
 
 from contrasent import __version__
 from contrasent.errors import DataError
-from contrasent.files import write_text
 
 T = TypeVar("T")
 
@@ -143,13 +142,8 @@ def json_lines(records: Iterable[Record]) -> str:
     return "".join(json.dumps(asdict(record)) + "\n" for record in records)
 
 
-def write_records(path: str | Path, records: Iterable[Record]) -> None:
-    """Write records as JSON lines, whole or not at all."""
-    write_text(path, json_lines(records))
-
-
 def read_records(path: str | Path) -> list[Record]:
-    """Read what `write_records` wrote; a DataError names file and line of anything else."""
+    """Read what `json_lines` wrote; a DataError names file and line of anything else."""
     from pydantic import TypeAdapter
 
     return read_lines(path, TypeAdapter(Record).validate_python, "not a record")

@@ -27,7 +27,7 @@ from contrasent.errors import ConfigError, ContrasentError, require_extra
 from contrasent.model import resolve
 from contrasent.options import TuneOptions
 from contrasent.recipe import Recipe, default_output, dotted, load_recipe, recipe_with, to_yaml
-from contrasent.records import write_records
+from contrasent.records import json_lines
 from contrasent.settings import takes
 from contrasent.training import BeforeAndAfter, RunFolder
 
@@ -317,7 +317,7 @@ def tune(
         if tasks := training.final_tasks(chosen.evaluation):
             is_start = run.read_result()["best_is_start"]
             scores = training.score_result(tasks, chosen, run.best, is_start, **run_options)
-            write_records(output / "scores.jsonl", scores.records)
+            files.write_text(output / "scores.jsonl", json_lines(scores.records))
         _, start, _ = run.read_dev_scores()
         return Tuning(tuple(search.state.trials), best, run.root, path, start, scores)
 

@@ -27,7 +27,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import CARD, INFO_FILE, write_card
 from contrasent.progress import step_progress
 from contrasent.recipe import Recipe
-from contrasent.records import Record, write_records
+from contrasent.records import Record, json_lines
 from contrasent.training import loop, run_folder
 from contrasent.training.setup import RunParts, accelerator_on, prepare
 
@@ -387,7 +387,7 @@ class Session:
             how = device, show_progress, self.group
             scores = score_result(parts.final, self.recipe, target, is_start, *how)
             if leads:
-                write_records(folder.scores, scores.records)
+                write_text(folder.scores, json_lines(scores.records))
                 # Whole tasks, and gains in words, also stand beside the encoder and on its card.
                 own = json.loads((target / INFO_FILE).read_text(encoding="utf-8"))
                 for name, records in (("scores", scores.after), ("scores_before", scores.before)):

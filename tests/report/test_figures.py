@@ -17,7 +17,7 @@ from contrasent.errors import DataError
 from contrasent.evaluation.geometry import Trajectory
 from contrasent.evaluation.sts_data import Position
 from contrasent.evaluation.task_names import task_names
-from contrasent.records import Record, lines_of_kind, write_records
+from contrasent.records import Record, json_lines, lines_of_kind
 from contrasent.report import figures as module
 from contrasent.report.contents import labelled, labelled_runs, read_saved
 from contrasent.report.figures import (
@@ -125,7 +125,7 @@ def test_labels_say_what_tells_encoders_apart():
 
 def test_files_are_known_by_their_content(tmp_path):
     (tmp_path / "g").write_text(lines_of_kind("geometry", [geometry()]))
-    write_records(tmp_path / "r", [record()])
+    (tmp_path / "r").write_text(json_lines([record()]))
     folder = tmp_path / "unsup"
     folder.mkdir()
     lines = [{"step": 0, "loss": 1.0}]
