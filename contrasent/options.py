@@ -175,12 +175,9 @@ class SearchOptions:
     threshold: float | None = None
     """Show only hits with this cosine or a larger one; 'contrasent calibrate' suggests one."""
 
-    only: Annotated[Annotated[str, Field(min_length=0)] | None, Spelling(metavar="PATTERN")] = None
-    """Search texts with ids like this; % stands for any characters, _ for one."""
-
     filter: Annotated[str | None, Spelling(metavar="CONDITION")] = None
-    """Search texts whose metadata are so, as 'year >= 2020 and source = "faq"'; also: or, not,
-    in (A, B), like 'docs/%', is null."""
+    """Search texts whose metadata or id are so, as 'year >= 2020 and source = "faq"'; also: or,
+    not, in (A, B), is null, id like 'docs/%' (% stands for any characters, _ for one)."""
 
     mode: Literal["auto", "dense", "words", "hybrid"] = "auto"
     """dense: by the encoder's similarity; words: by BM25; hybrid: by both; auto: hybrid where that

@@ -270,8 +270,7 @@ class Index:
         """The ``top_k`` best texts for each query, best first, equal scores in the order of rows.
 
         Fewer come back only when the index holds fewer, or fewer are at least as similar as
-        ``threshold``, have an id that is like the pattern ``only``, in which % stands for any
-        characters and _ for one, or, by words, have a word of the query.
+        ``threshold``, satisfy the ``filter`` or, by words, have a word of the query.
 
         Args:
             encoder: the one that built the index, or its name; None will do for the mode ``words``.

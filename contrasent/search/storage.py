@@ -300,11 +300,7 @@ class Snapshot:
         self, queries: np.ndarray | None, how: SearchOptions, texts: Sequence[str]
     ) -> list[list[Hit]]:
         """The hits of ``(Q, D)`` queries, best first; by words alone they need no vectors."""
-        import pyarrow.compute as pc
-
         live = self.live
-        if how.only is not None:
-            live = live & pc.match_like(self.table.column("id"), how.only).to_numpy()
         if how.filter is not None:
             live = live & matching_rows(self.table, how.filter, self.numbers)
         by_words = (self.words.scores_of(text) * live for text in texts)

@@ -131,15 +131,11 @@ class MatrixRequest(Body):
 
 
 class QueryRequest(Body):
-    """Queries, and which hits are wanted.
-
-    ``only`` is a LIKE pattern of their ids, ``filter`` a condition such as ``year >= 2020``.
-    """
+    """Queries, and which hits are wanted; ``filter`` is a condition such as ``year >= 2020``."""
 
     queries: Line | Annotated[list[Line], _SOME]
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    only: Annotated[str, Field(max_length=1000)] | None = None
     filter: Annotated[str, Field(max_length=1000, examples=['id like "1%"'])] | None = None
     mode: Literal["auto", "dense", "words", "hybrid"] = "auto"
     weight: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -74,7 +74,7 @@ def test_metadata_and_conditions_are_the_same_in_milvus(encoder, folder, tmp_pat
     pair = [Index.open(index.folder) for index in pair]
     for condition, _ in CONDITIONS:
         for mode in ("dense", "words", "hybrid"):
-            how = {"filter": condition, "only": "%", "mode": mode}
+            how = {"filter": condition, "mode": mode}
             found, expected = (index.search(encoder, ["text 7"], 70, **how) for index in pair)
             assert found == expected
     in_milvus, expected = (

@@ -34,7 +34,13 @@ def contents(index):
 def require_equal(index, other, encoder):
     """The same texts in the same order, and the same hits, by vectors, words and both."""
     assert contents(index) == contents(other) and len(index) == len(other)
-    for how in ({"top_k": 7}, {"top_k": 400}, {"threshold": 0.4}, {"only": "_1%"}, {"only": "zz"}):
+    for how in (
+        {"top_k": 7},
+        {"top_k": 400},
+        {"threshold": 0.4},
+        {"filter": "id like '_1%'"},
+        {"filter": "id = 'zz'"},
+    ):
         for mode in ("dense", "hybrid") if "threshold" in how else ("dense", "words", "hybrid"):
             found, expected = (i.search(encoder, QUERIES, mode=mode, **how) for i in (index, other))
             assert found == expected

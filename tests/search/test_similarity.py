@@ -115,7 +115,7 @@ def test_small_vectors_are_ranked_by_it(name, vectors, folder):
         assert [score for score, _ in both] == pytest.approx(
             [scored[text] for _, text in both], rel=1e-6, abs=1e-6
         )
-        some = index.search(encoder, [query], 5, only="1%")[0]
+        some = index.search(encoder, [query], 5, filter="id like '1%'")[0]
         missed += len({*best[:5]} - {hit.text for hit in dense})
         missed += len({*[t for t in best if t[12] == "1"][:5]} - {hit.text for hit in some})
         above = index.search(encoder, [query], 5, threshold=scored[best[2]] - 1e-6)[0]

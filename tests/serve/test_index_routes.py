@@ -49,8 +49,10 @@ def test_hits_are_those_of_the_index(server, encoder, index):
     assert f"contrasent_index_texts {len(TEXTS)}." in server.call("/metrics").body.decode()
     found = server.call("/search", {"queries": queries, "top_k": 4, "threshold": 0.1}).json
     assert of_index(index.search(encoder, queries, 4, 0.1)) == as_rows(found["results"])
-    ids = server.call("/search", {"queries": ["fire"], "only": "_1", "top_k": 3}).json
-    assert of_index(index.search(encoder, ["fire"], 3, only="_1")) == as_rows(ids["results"])
+    ids = server.call("/search", {"queries": ["fire"], "filter": "id like '_1'", "top_k": 3}).json
+    assert of_index(index.search(encoder, ["fire"], 3, filter="id like '_1'")) == as_rows(
+        ids["results"]
+    )
     assert all(hit["id"].endswith("1") for hit in ids["results"][0])
 
 
