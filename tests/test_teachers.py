@@ -29,6 +29,7 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
 from contrasent.model.protocol import Encoded
 from contrasent.objectives import distil
+from contrasent.search.index import Index
 from contrasent.settings import EncoderSettings, ViewSettings
 from contrasent.training.setup import start_encoder
 
@@ -178,10 +179,13 @@ def test_stored_rows_are_mapped_or_turned_to_their_axes(text, tmp_path, rng):
 
 
 @pytest.mark.parametrize("route", ["", "/v1", "/v1/embeddings#tiny", "/embed"])
-def test_a_server_is_a_teacher(route, teacher, text):
+def test_a_server_is_a_teacher_and_makes_an_index(route, teacher, text, tmp_path):
     encoder = SentenceEncoder.load(teacher(16), device="cpu")
     with serving(batcher_of(encoder)) as running:
         targets = targets_of(text, teacher=f"{running.url}{route}")
+        Index.build(load_encoder(f"{running.url}{route}"), ["a cat", "runs"], tmp_path / "index")
+        index = Index.open(tmp_path / "index")
+        assert index.search(index.encoder(), ["runs"])[0][0].id == "1"
     own = encoder.encode(text.read_text().splitlines(), normalize=True, precision="fp32")
     np.testing.assert_allclose(targets, own, atol=1e-5)
 
@@ -190,15 +194,16 @@ def test_a_server_is_a_teacher(route, teacher, text):
 def odd_server(monkeypatch):
     """Answers well until there are so many answers, and then as the test says."""
     monkeypatch.setattr(endpoint, "_WAITS", (0.0,))
+    monkeypatch.setenv(endpoint.KEY, "sesame\r\n")
     server = SimpleNamespace(asked=0, delay=0, factor=1)
 
-    def answer(path, _headers, body):
-        if path != "/embed":
+    def answer(path, headers, body):
+        if path != "/embed" or headers["authorization"] != "Bearer sesame":
             return 418, {}, b"nobody asked for this"
         server.asked += 1
         time.sleep(server.delay)
         if server.asked > server.good:
-            return server.then[0], {"Location": "/elsewhere"}, server.then[1]
+            return server.then[0], {"Location": "/elsewhere", **server.then[2]}, server.then[1]
         return 200, {}, [[len(it) * server.factor, 1.0] for it in json.loads(body)["inputs"]]
 
     with answering(answer) as address:
@@ -209,15 +214,19 @@ def odd_server(monkeypatch):
 @pytest.mark.parametrize(
     ("then", "message"),
     [
-        ((401, b"no key"), "answers 401 .* no key"),
-        ((402, b"pay"), "answers 402"),
-        ((302, b""), "answers 302"),
-        ((503, b"later"), "answers 503"),
-        ((200, b"<html>"), "no 1 embeddings.*: b'<html>'"),
-        ((200, b"[[1.0, NaN]]"), "or not finite"),
-        ((200, b"[[1.0]]"), r"\[1, 1\] numbers"),
+        ((401, b"no key", {}), "answers 401 .* no key"),
+        ((402, b"pay", {}), "answers 402"),
+        ((302, b"", {}), "answers 302"),
+        ((503, b"later", {}), "answers 503 .*later"),
+        ((503, b"9\r\nlate", {"Transfer-Encoding": "chunked"}), "answers 503"),
+        ((200, b"[[1.0, 1.", {"Content-Length": 12}), "does not answer: IncompleteRead"),
+        ((200, b"<html>", {}), "no 1 embeddings.*: b'<html>'"),
+        ((200, b"[[1.0, NaN]]", {}), "or not finite"),
+        ((200, b"[[1.0]]", {}), r"\[1, 1\] numbers"),
+        ((200, b"5", {}), r"\[1\] numbers"),
+        ((200, b"[" * 100_000, {}), "no 1 embeddings"),
     ],
-    ids=["key", "pay", "redirect", "busy", "garbage", "nan", "width"],
+    ids=lambda it: str(it[:2]) if isinstance(it, tuple) and len(it[1]) < 20 else "",
 )
 def test_what_a_server_gave_is_kept_when_it_breaks_off(then, message, odd_server, text):
     text.write_text("\n".join(f"text {n}" for n in range(AT_ONCE + 1)) + "\n")
@@ -257,6 +266,17 @@ def test_a_server_that_is_slow_or_gone_is_told(odd_server, monkeypatch):
         load_encoder(odd_server.address)
     with pytest.raises(CheckpointError, match=r"/v1/embeddings does not answer: .*refused"):
         load_encoder("http://127.0.0.1:1")
+
+
+def test_once_it_is_interrupted_no_server_is_asked_again(odd_server, monkeypatch):
+    monkeypatch.setattr(endpoint, "_WAITS", (60.0,))
+    odd_server.good, odd_server.then, began = 0, (503, b"later", {}), time.monotonic()
+    with pytest.raises(KeyboardInterrupt), endpoint.Requests(1) as pool:
+        last = pool.submit(endpoint.post, odd_server.address, {}, over=pool.over)
+        while not odd_server.asked:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    assert isinstance(last.exception(), CheckpointError) and time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("count", [1, 2])

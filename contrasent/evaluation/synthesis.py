@@ -10,7 +10,6 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -31,7 +30,7 @@ from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
 from contrasent.evaluation.proxy import Ask, TextSample, digest, is_title, queries_of, units_of
 from contrasent.evaluation.retrieval import embed_sides, similarities
 from contrasent.files import exclusive, readable
-from contrasent.model.endpoint import post
+from contrasent.model.endpoint import Requests, post
 from contrasent.options import SynthesisOptions
 from contrasent.progress import progress_bar
 from contrasent.search.mining import letters
@@ -239,17 +238,18 @@ def _written(
         asked[sha256(f"{options.model} {prompt}".encode()).hexdigest()] = kind, row, prompt
     missing = {name: prompt for name, (*_, prompt) in asked.items() if name not in answers}
     bar = progress_bar("asking", len(missing), shown=progress, log="asked: {done:,}")
-    pool, lock = ThreadPoolExecutor(options.concurrency), Lock()
+    pool, lock = Requests(options.concurrency), Lock()
     with exclusive(path), bar as advance, path.open("ab") as file, pool:
         file.truncate(len(whole))
 
         def ask(name: str, prompt: str) -> None:
             message = {"role": "user", "content": prompt}
             body = {"model": options.model, "messages": [message], "max_tokens": _TOKENS}
-            response = post(url, body, _SECONDS, b'{"choices": [{"message": {"content": ""}}]}')
+            empty = b'{"choices": [{"message": {"content": ""}}]}'
+            response = post(url, body, _SECONDS, empty, pool.over)
             try:
-                answer = str(json.loads(response)["choices"][0]["message"]["content"] or "")
-            except (ValueError, LookupError, TypeError) as error:
+                answer = "" + (json.loads(response)["choices"][0]["message"]["content"] or "")
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
                 raise CheckpointError(f"{url} answers no completion: {response[:200]!r}") from error
             with lock:
                 file.write(f"{json.dumps([name, answer])}\n".encode())

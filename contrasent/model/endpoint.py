@@ -3,12 +3,13 @@
 import hashlib
 import json
 import os
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.client import HTTPException
+from functools import partial
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urldefrag
@@ -40,17 +41,41 @@ class _NoRedirect(HTTPRedirectHandler):
 _OPENER = build_opener(_NoRedirect)
 
 
-def post(url: str, body: object, seconds: float = _SECONDS, refused: bytes | None = None) -> bytes:
+class Requests(ThreadPoolExecutor):
+    """Threads that ask servers; once the block fails, or is interrupted, none asks again."""
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self.over = Event()
+
+    def __exit__(self, *error: Any) -> None:
+        if any(error):
+            self.over.set()
+        super().__exit__(*error)
+
+
+def post(
+    url: str,
+    body: object,
+    seconds: float = _SECONDS,
+    refused: bytes | None = None,
+    over: Event | None = None,
+) -> bytes:
     """A server's answer, asked for again where that may help; for none ``refused``, or an error."""
-    key, headers = os.environ.get(KEY), {"Content-Type": "application/json"}
+    key, headers = "".join(os.environ.get(KEY, "").split()), {"Content-Type": "application/json"}
     headers |= {"Authorization": f"Bearer {key}"} if key else {}
     for wait in (*_WAITS, None):
         try:
             request = Request(url, json.dumps(body).encode(), headers)
             with _OPENER.open(request, timeout=seconds) as answer:
-                return bytes(answer.read(_MOST_BYTES))
+                whole = bytes(answer.read(_MOST_BYTES))
+                if answer.length:  # read(amount) tells of no end that came too early
+                    raise IncompleteRead(whole, answer.length)
+                return whole
         except HTTPError as error:
-            message = error.read(2000).decode(errors="replace").strip()[:200]
+            message = ""
+            with suppress(OSError, HTTPException):  # it may break off, too
+                message = error.read(2000).decode(errors="replace").strip()[:200]
             problem = f"answers {error.code} {error.reason}: {message}"
             passes, after = error.code in _PASSING, error.headers.get("Retry-After", "")
             if refused is not None and error.code in _OF_TEXT:
@@ -62,7 +87,9 @@ def post(url: str, body: object, seconds: float = _SECONDS, refused: bytes | Non
         if wait is None or not passes:
             break
         logger.warning("%s %s; asking again", url, problem)
-        time.sleep(max(wait, min(float(after), _SECONDS) if after.isdecimal() else 0.0))
+        asked_for = min(float(after), _SECONDS) if after.isdecimal() else 0.0
+        if (over or Event()).wait(max(wait, asked_for)):
+            break
     raise CheckpointError(f"{url} {problem}; a key is read from the variable {KEY}")
 
 
@@ -107,22 +134,23 @@ class EndpointEncoder(LookupEncoder):
 
     def look_up(self, texts: Sequence[str]) -> tuple[np.ndarray, int, int]:
         parts = [texts[n : n + _AT_ONCE] for n in range(0, len(texts), _AT_ONCE)]
-        with ThreadPoolExecutor(_TOGETHER) as pool:
-            return np.concatenate([*pool.map(self._ask, parts)]), 0, 0
+        with Requests(_TOGETHER) as pool:
+            ask = partial(self._ask, over=pool.over)
+            return np.concatenate([*pool.map(ask, parts)]), 0, 0
 
-    def _ask(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def _ask(self, texts: Sequence[str], over: Event | None = None) -> NDArray[np.float32]:
         body: dict[str, Any] = {"inputs": [*texts], "truncate": True}
         if not self.is_tei:
             body = {"input": [*texts], "encoding_format": "float"}
             body |= {"model": self.model} if self.model else {}
-        answer = post(self.url, body, _SECONDS)
+        answer = post(self.url, body, _SECONDS, over=over)
         rows: NDArray[np.float32] = np.zeros(0, np.float32)
-        with suppress(ValueError, TypeError, LookupError):
+        with suppress(ValueError, TypeError, LookupError, OverflowError, RecursionError):
             content = json.loads(answer)
             if not self.is_tei:
                 ordered = sorted(content["data"], key=lambda row: row["index"])
                 content = [row["embedding"] for row in ordered]
-            rows = np.array(content, np.float32)
+            rows = np.array(content, np.float32, ndmin=1)
         shape = len(texts), self.full_width or rows.shape[-1]
         if rows.shape != shape or not rows.size or not np.isfinite(rows).all():
             raise CheckpointError(

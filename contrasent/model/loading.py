@@ -337,7 +337,7 @@ def load_encoder(name: str | Path, *, device: str | None = None, **options: Any)
     """
     encoder: LoadedEncoder
     asked = checked(Loading, options)
-    require_engine("torch" if asked.engine == "static" else asked.engine, device)
+    require_engine("torch" if asked.engine in ("static", "endpoint") else asked.engine, device)
     if str(name).startswith(("http://", "https://")):
         from contrasent.model.endpoint import EndpointEncoder
 

@@ -280,7 +280,7 @@ def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
                 colour, line = look(number)[0], LINES[number % len(LINES)]
                 index = np.arange(1, len(geometry.spectrum) + 1)
                 axes.plot(index, geometry.spectrum, line, color=colour, label=label, linewidth=1.6)
-            axes.legend(loc="upper right")
+            axes.legend(handles=axes.lines, loc="upper right")  # also those that begin with _
             if title:
                 axes.set_title(title)
         drawn[0].set_xlim(left=0)
@@ -323,7 +323,7 @@ def trajectories(runs: Mapping[str, Trajectory]) -> Picture:
         axes.set_xlabel("uniformity (lower is more even)")
         axes.set_ylabel("alignment (lower is closer)")
         axes.set_title(f"measured on {next(iter(runs.values())).pairs}", loc="left")
-        figure.legend(loc="outside lower center", ncols=columns)
+        figure.legend(handles=axes.lines[::3], loc="outside lower center", ncols=columns)
 
     columns = max(1, min(3, 60 // (6 + max(map(len, runs)))))
     return picture(TRAJECTORIES, (4.8, 3.5 + 0.2 * -(-len(runs) // columns)), draw)

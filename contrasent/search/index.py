@@ -309,7 +309,7 @@ class Index:
         """
         options |= {"top_k": top_k, "threshold": threshold}
         how = self.manifest.search_options(checked(SearchOptions, options), texts)
-        queries = self._matrix(queries, len(np.atleast_1d(queries) if texts is None else texts))
+        queries = self._matrix(queries, len(np.atleast_2d(queries) if texts is None else texts))
         if self.manifest.similarity == "cosine":
             queries = unit_rows(queries.astype(np.float64)).astype(np.float32)
         return self.snapshot.search(queries, how, texts or ())

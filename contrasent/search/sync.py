@@ -93,11 +93,11 @@ def sync_index(
     if writer.index is not None and encoder not in (None, writer.index.manifest.encoder.name):
         writer.index.require(writer.encoder)
     rows, hashes, changed = dict[str, list[str]](), dict[str, str](), 0
-    if writer.index is not None and "_file" in writer.index.manifest.columns:
+    if writer.index is not None and {"path", "_file"} <= writer.index.manifest.columns.keys():
         stored = writer.index.snapshot  # pyarrow would import pandas to leave out removed rows
         columns = stored.table.select(["id", "path", "_file"]).to_pydict().values()
         for identity, name, digest, is_live in zip(*columns, stored.live.tolist(), strict=True):
-            if is_live and digest is not None and name is not None:
+            if is_live and digest is not None and identity.startswith(f"{name}#"):  # ours
                 rows.setdefault(name, []).append(identity)
                 hashes[name] = digest
     absent = {it: any((base / it).is_relative_to(r) for r in roots) for it in rows.keys() - files}

@@ -336,7 +336,7 @@ class Gate:
         method, path, most = scope["method"], scope["path"], options.max_requests
         public = method == "GET" and _PUBLIC.fullmatch(path)
         checks = path in ("/health", "/ping")  # load balancers call a server by any name
-        full = self.in_progress > most and path not in ("/health", "/metrics")
+        full = self.in_progress > most and not checks and path != "/metrics"
         if full:
             self.batcher.metrics.put(contrasent_rejected=1)
         key, (scheme, *token) = self._key, headers.get(b"authorization", b"").split(b" ", 1)

@@ -219,6 +219,9 @@ def test_a_model_writes_queries_of_every_kind(asked, language_model, tmp_path):
     assert all(b"sesame" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
+PARTS = {"choices": [{"message": {"content": [{"type": "thinking", "thinking": "hm"}]}}]}
+
+
 def failing(status, first, **headers):
     body = {"error": {"message": "no more"}}
     return lambda n: (status, headers, body) if n in first else None
@@ -232,6 +235,7 @@ def failing(status, first, **headers):
         (failing(404, range(5, 99)), "answers 404 Not Found: "),
         (lambda n: (200, {}, b"<p>hello</p>") if n > 4 else None, "'<p>hello</p>'"),
         (lambda n: (200, {}, {"ok": True}) if n > 4 else None, "answers no completion"),
+        (lambda n: (200, {}, PARTS) if n > 4 else None, "answers no completion"),
     ],
 )
 def test_what_was_answered_before_a_failure_is_asked_no_more(asked, language_model, instead, told):

@@ -125,6 +125,14 @@ def test_only_what_changed_is_embedded_and_what_disappeared_is_removed(files, fo
             assert row @ vector == pytest.approx((vector @ vector) ** 0.5, rel=1e-5)
 
 
+def test_texts_that_call_themselves_files_are_left_alone(encoder, files, folder):
+    Index.build(encoder, ["a"], folder, ["a"], metadata=[{"_file": "x"}])
+    sync_index(folder, [files], encoder)
+    Index.open(folder).add(encoder, ["c"], ["c"], metadata=[{"path": "files/c", "_file": "x"}])
+    assert sync_index(folder, [files]).removed == 0
+    assert len(Index.open(folder).snapshot.rows_of(["a", "c"])) == 2
+
+
 COMMANDS = """
 import sys
 from contrasent.cli.app import main

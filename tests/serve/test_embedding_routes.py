@@ -276,6 +276,10 @@ def test_overload_is_answered_at_once(encoder, monkeypatch):
         assert answer.status == 429
         assert answer.headers["retry-after"] == "90"
         assert answer.json["error_type"] == "Overloaded"
+        server.gate.in_progress += 10**6
+        paths = ("/ping", "/health", "/info")
+        assert [server.call(it).status for it in paths] == [200, 200, 429]
+        server.gate.in_progress -= 10**6
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(server, monkeypatch):
