@@ -272,7 +272,7 @@ def test_once_it_is_interrupted_no_server_is_asked_again(odd_server, monkeypatch
     monkeypatch.setattr(endpoint, "_WAITS", (60.0,))
     odd_server.good, odd_server.then, began = 0, (503, b"later", {}), time.monotonic()
     with pytest.raises(KeyboardInterrupt), endpoint.Requests(1) as pool:
-        last = pool.submit(endpoint.post, odd_server.address, {}, over=pool.over)
+        last = pool.submit(endpoint.post, odd_server.address, {}, 9.0, pool.over)
         while not odd_server.asked:
             time.sleep(0.01)
         raise KeyboardInterrupt

@@ -250,7 +250,8 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
             use, held_out = _use(str(result.encoder), rungs.options.device), f"{_PARTS[-1]}.txt"
             how: dict[str, Any] = {"documents": ground.in_documents, "seconds": _JUDGED / 3}
             trained = replace(trained, trained=evaluation.judge(use, folder / held_out, **how))
-    judged, left = result.judgement, 60 * rungs.options.minutes + rungs.began - time.monotonic()
+    rungs.save()  # what follows is no part of the search
+    judged, left = result.judgement, 60 * rungs.options.minutes - ground.seconds_spent
     is_open = result.outcome == "start" and "helped" not in result.verdicts
     if _is_partial(judged) and is_open and not rungs.stopped and left > _JUDGED:
         use, words = _use(start, rungs.options.device), left * ground.words_a_second
@@ -264,8 +265,7 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
             result = replace(trained, judgement=result.judgement)
     if result.recipe is None and ground.depth and not result.encoder.exists():
         start_encoder(EncoderSettings(name=start, pooler=start_pooler(start))).save(result.encoder)
-    rungs.save()
-    result = replace(result, seconds=ground.seconds_spent)
+    result = replace(result, seconds=time.monotonic() - rungs.began)
     result.write(folder)
     return result
 
@@ -479,5 +479,5 @@ def adapt(
 
     once = {"resume": chosen.resume, "overwrite": chosen.overwrite}
     with Search.opened(chosen.output, request, prepare, run_options, **once) as search:
-        rungs = Rungs(search, chosen, overrides, began)
+        rungs = Rungs(search, chosen, overrides)
         return _finish(rungs, rungs.run())

@@ -96,12 +96,10 @@ class Ground:
 class Rungs:
     """A search over candidates in a given time."""
 
-    def __init__(
-        self, search: Search, options: AdaptOptions, overrides: Settings, began: float
-    ) -> None:
+    def __init__(self, search: Search, options: AdaptOptions, overrides: Settings) -> None:
         self.search, self.options, self.overrides = search, options, overrides
         self.ground = TypeAdapter(Ground).validate_python(search.state.ground)
-        self.began = began - self.ground.seconds_spent
+        self.began = time.monotonic() - self.ground.seconds_spent
         self.last, self.stopped = len(_TIME_SHARES) - 1, False
 
     @property

@@ -251,13 +251,16 @@ _KINDS = {bool: "", Path: "PATH", int: "N", float: "X"}
 
 
 def _keep_sources(given: dict[str, Any]) -> None:
-    """Refuse to write a file that another option names."""
+    """Refuse to write a file that another option names, or two results to one."""
     values = (value for name, value in given.items() if name not in _WRITTEN)
     lists = (listed(it if isinstance(it, list) else str(it)) for it in values)
     sources = [*map(str, chain.from_iterable(lists))]
-    written = (Path(str(given[name])) for name in _WRITTEN if name in given)
-    for path in filter(Path.is_file, written):
-        require_place(path, sources=sources)
+    named = (given.get(name) for name in _WRITTEN)
+    written = [Path(it).resolve() for it in named if isinstance(it, str | Path)]
+    for path in written:
+        twice = "is named for two outputs" * (written.count(path) > 1)
+        if twice or (given.get("overwrite") and path.is_file()):
+            require_place(path, twice, sources)
 
 
 def _command(name: str, cls: Any) -> Any:
@@ -267,7 +270,7 @@ def _command(name: str, cls: Any) -> Any:
     def run(context: typer.Context, **given: Any) -> None:
         given = {name: value for name, value in given.items() if value not in (None, [], ())}
         options = checked(cls, given, lambda name: flags[name][0] if name in flags else name)
-        _keep_sources(given if given.get("overwrite") else {})
+        _keep_sources(given)
         options(*((context.args,) if takes_settings else ()))
 
     # Every other word may be a setting of the recipe: --section.key value.

@@ -139,8 +139,9 @@ def _with_overlaps(
     if overlap.trouble:
         warn(f"{trained}; whether that has text of the tasks was not checked: {overlap.trouble}")
     elif counts:
-        shows = f"'contrasent data leaks {shlex.quote(overlap.file)}' shows them"
-        warn(f"{trained}, which has sentences of the tasks: {'; '.join(counts)}; {shows}")
+        tasks = ",".join(it.heading for it in overlap.tasks if it.seen)
+        shows = shlex.join(["contrasent", "data", "leaks", overlap.file, "--tasks", tasks])
+        warn(f"{trained}, which has sentences of the tasks: {'; '.join(counts)}; see: {shows}")
     records = (replace(it, overlap=evaluation.overlap_of(it, overlap)) for it in scores.records)
     return replace(scores, records=tuple(records))
 

@@ -172,7 +172,7 @@ class TextFacts:
         if self.layout:
             yield f"{self.layout}, as its rows tell; see the examples above"
         for count, share, what in (
-            (self.repeated, _MANY, f"repeats; {_CLEAN}"),
+            (self.repeated * (self.views == 1), _MANY, f"repeats; {_CLEAN}"),
             (self.identical.count, 0, f"with {views} the same"),
             *((count, share, f"with {what}; {remedy}") for count, what, remedy, share, _ in seen),
             (self.wrapped, _MANY, "that end within a sentence; join the lines of a paragraph"),

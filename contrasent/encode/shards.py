@@ -56,7 +56,8 @@ class Sentences:
         self.source, self._ids, self._total = source, ids, -1
         self.examples: Examples = open_examples(path, chosen, with_ids=ids is not None, clean=clean)
         if ids is not None:
-            self.examples.columns = f"{columns} as the text, {ids} as the id"
+            *_, how = self.examples.columns.rpartition(" (")
+            self.examples.columns = f"{columns} as the text, {ids} as the id ({how}"
         if chosen is None and self.examples.views > 1:
             what = f"{self.examples.views} sentences in a row ({self.examples.columns})"
             how = "choose one with --columns NAME, or by its number from 0"

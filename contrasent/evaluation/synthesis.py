@@ -246,7 +246,7 @@ def _written(
             message = {"role": "user", "content": prompt}
             body = {"model": options.model, "messages": [message], "max_tokens": _TOKENS}
             empty = b'{"choices": [{"message": {"content": ""}}]}'
-            response = post(url, body, _SECONDS, empty, pool.over)
+            response = post(url, body, _SECONDS, pool.over, empty)
             try:
                 answer = "" + (json.loads(response)["choices"][0]["message"]["content"] or "")
             except (ValueError, LookupError, TypeError, RecursionError) as error:

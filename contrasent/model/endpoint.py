@@ -54,13 +54,7 @@ class Requests(ThreadPoolExecutor):
         super().__exit__(*error)
 
 
-def post(
-    url: str,
-    body: object,
-    seconds: float = _SECONDS,
-    refused: bytes | None = None,
-    over: Event | None = None,
-) -> bytes:
+def post(url: str, body: object, seconds: float, over: Event, refused: bytes = b"") -> bytes:
     """A server's answer, asked for again where that may help; for none ``refused``, or an error."""
     key, headers = "".join(os.environ.get(KEY, "").split()), {"Content-Type": "application/json"}
     headers |= {"Authorization": f"Bearer {key}"} if key else {}
@@ -78,7 +72,7 @@ def post(
                 message = error.read(2000).decode(errors="replace").strip()[:200]
             problem = f"answers {error.code} {error.reason}: {message}"
             passes, after = error.code in _PASSING, error.headers.get("Retry-After", "")
-            if refused is not None and error.code in _OF_TEXT:
+            if refused and error.code in _OF_TEXT:
                 logger.warning("%s %s; it goes on without", url, problem)
                 return refused
         except (OSError, HTTPException, ValueError) as error:
@@ -88,7 +82,7 @@ def post(
             break
         logger.warning("%s %s; asking again", url, problem)
         asked_for = min(float(after), _SECONDS) if after.isdecimal() else 0.0
-        if (over or Event()).wait(max(wait, asked_for)):
+        if over.wait(max(wait, asked_for)):
             break
     raise CheckpointError(f"{url} {problem}; a key is read from the variable {KEY}")
 
@@ -109,7 +103,7 @@ class EndpointEncoder(LookupEncoder):
         if not (self.is_tei or self.url.endswith("/embeddings")):
             end = "/embeddings" if self.url.endswith("/v1") else "/v1/embeddings"
             self.url = self.url.rstrip("/") + end
-        self._probe = self._ask(["A probe."])
+        self._probe = self._ask(["A probe."], Event())
         self.full_width = int(self._probe.shape[1])
 
     def fingerprint(self) -> str:
@@ -138,12 +132,12 @@ class EndpointEncoder(LookupEncoder):
             ask = partial(self._ask, over=pool.over)
             return np.concatenate([*pool.map(ask, parts)]), 0, 0
 
-    def _ask(self, texts: Sequence[str], over: Event | None = None) -> NDArray[np.float32]:
+    def _ask(self, texts: Sequence[str], over: Event) -> NDArray[np.float32]:
         body: dict[str, Any] = {"inputs": [*texts], "truncate": True}
         if not self.is_tei:
             body = {"input": [*texts], "encoding_format": "float"}
             body |= {"model": self.model} if self.model else {}
-        answer = post(self.url, body, _SECONDS, over=over)
+        answer = post(self.url, body, _SECONDS, over)
         rows: NDArray[np.float32] = np.zeros(0, np.float32)
         with suppress(ValueError, TypeError, LookupError, OverflowError, RecursionError):
             content = json.loads(answer)

@@ -146,7 +146,9 @@ def duplicates(
         threshold, why = asked.threshold, "as it was given"
         if threshold is None:
             threshold, why = suggested_threshold(vectors, distinct)
-        stays, similarity = (it[first] for it in _leaders(vectors, distinct, threshold))
+        stays = _leaders(vectors, distinct, threshold)[first]
+        cosines = (row @ vectors[n] for row, n in zip(vectors, stays, strict=True))
+        similarity = np.minimum(np.fromiter(cosines, np.float32, len(stays)), 1)
     rows = np.flatnonzero(np.bincount(stays)[stays] > 1)
     groups = _split(rows[np.argsort(stays[rows], kind="stable")], stays)
     names = [known.texts[rows[0]] for rows in groups]
@@ -183,12 +185,12 @@ def suggested_threshold(vectors: Vectors, distinct: Numbers) -> tuple[float, str
     return threshold, f"as the nearest neighbours of {len(rows):,} texts suggest"
 
 
-def _leaders(vectors: Vectors, distinct: Numbers, threshold: float) -> tuple[Numbers, Vectors]:
-    """For each text ``(N,)`` the row of the nearest that stays, and their cosine."""
+def _leaders(vectors: Vectors, distinct: Numbers, threshold: float) -> Numbers:
+    """For each text ``(N,)`` the row of the nearest that stays."""
     import faiss
 
     index, leaders = faiss.IndexFlatIP(vectors.shape[1]), np.empty(0, int)
-    stays, similarity = np.arange(len(vectors)), np.ones(len(vectors), np.float32)
+    stays = np.arange(len(vectors))
     for start in range(0, len(distinct), _BLOCK):
         rows = distinct[start : start + _BLOCK]
         block = vectors[rows]
@@ -202,10 +204,10 @@ def _leaders(vectors: Vectors, distinct: Numbers, threshold: float) -> tuple[Num
             leader = int(np.argmax(cosines))
             if cosines[leader] >= threshold and cosines[leader] > best[n]:
                 best[n], of[n], leads[n] = cosines[leader], rows[leader], False
-        stays[rows[~leads]], similarity[rows[~leads]] = of[~leads], best[~leads]
+        stays[rows[~leads]] = of[~leads]
         leaders = np.concatenate([leaders, rows[leads]])
         index.add(block[leads])
-    return stays, np.minimum(similarity, 1)
+    return stays
 
 
 @takes(ClusterOptions)

@@ -32,6 +32,7 @@ _TOKEN = re.compile(
     r"""("[^"]*"|'[^']*')|(`[^`]+`|\b(?i:not\s+like)\b|\b[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)|#"""
 )
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+_COMMA = r"^\s*[+-]?[\d.]*\d,\d+\s*$"
 _SPELT = {"<>": "!=", "=": "==", "#": "?"}  # no comment hides a part
 _WORDS = {word: word for word in ("and", "or", "not", "in", "is")}
 _WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@", "not like": "%"}
@@ -108,8 +109,10 @@ def _compared(sign: ast.cmpop, left: ast.expr, right: ast.expr) -> Any:
     return ~matched if isinstance(sign, ast.IsNot | ast.NotIn) else matched
 
 
-def matching_rows(table: Any, condition: str, numbers: dict[str, Any]) -> np.ndarray:
-    """``(N,)`` bool: the rows that satisfy a condition; ConfigError if it has no sense.
+def matching_rows(
+    table: Any, live: np.ndarray, condition: str, numbers: dict[str, Any]
+) -> np.ndarray:
+    """``(N,)`` bool: the live rows that satisfy a condition; ConfigError if it has no sense.
 
     Columns of texts that were once read as ``numbers`` are kept there.
     """
@@ -124,9 +127,15 @@ def matching_rows(table: Any, condition: str, numbers: dict[str, Any]) -> np.nda
             column = column.cast("double" if is_number else "string")
         elif is_number and pa.types.is_string(column.type):
             if name not in numbers:
-                numeric = pc.match_substring_regex(column, _NUMBER)
-                cells = pc.if_else(numeric, pc.utf8_trim_whitespace(column), None)
-                numbers[name] = cells.cast("double") if pc.any(numeric).as_py() else column
+                patterns = (pc.match_substring_regex(column, it) for it in (_NUMBER, _COMMA))
+                numeric, wrong = (live & pc.fill_null(it, False).to_numpy() for it in patterns)
+                if not numeric.any():
+                    wrong = live & column.is_valid().to_numpy()
+                for cell in column.filter(pa.array(wrong)).slice(0, 1).to_pylist():
+                    what = f"column {name!r} has {cell!r:.60}, which is no number as 1330.69"
+                    raise ConfigError(f"the filter {condition!r}: {what}")
+                cells = pc.if_else(pa.array(numeric), pc.utf8_trim_whitespace(column), None)
+                numbers[name] = cells.cast("double")
             column = numbers[name]
         named = named.append_column(name, column)
     try:
@@ -135,7 +144,7 @@ def matching_rows(table: Any, condition: str, numbers: dict[str, Any]) -> np.nda
     except pa.ArrowException as error:
         how = "put quotes around texts, not around true or false"
         raise ConfigError(f"the filter {condition!r}: {first_line(error)}; {how}") from error
-    return matching
+    return live & matching
 
 
 def metadata_table(rows: Iterable[Mapping[str, Any]]) -> Any:

@@ -302,7 +302,7 @@ class Snapshot:
         """The hits of ``(Q, D)`` queries, best first; by words alone they need no vectors."""
         live = self.live
         if how.filter is not None:
-            live = live & matching_rows(self.table, how.filter, self.numbers)
+            live = matching_rows(self.table, live, how.filter, self.numbers)
         by_words = (self.words.scores_of(text) * live for text in texts)
         if queries is None or how.mode == "words":
             ranked = [bm25.nearest_by_words(scores, how.top_k) for scores in by_words]

@@ -1,6 +1,7 @@
 """An answer for any text, and a search: what it tries, keeps, says and refuses, how it goes on."""
 
 import json
+import time
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -83,7 +84,9 @@ def failing(*names):
 
 
 def test_the_better_half_goes_on_and_the_best_is_kept_and_made_again(adapt, tmp_path):
+    began = time.monotonic()
     result = adapt()
+    assert result.seconds < time.monotonic() - began
     rungs = [[t for t in result.trials if t.settings["rung"] == rung] for rung in range(3)]
     assert tried(rungs[0]) == ["dropout", "last-layers", "crops"]
     ranked = sorted(rungs[0], key=lambda t: -t.score)
@@ -285,6 +288,8 @@ def test_hybrid_search_is_told_apart_from_a_better_encoder(adapt, monkeypatch):
     monkeypatch.setattr(searching, "train", failing("dropout"))
     result = adapt(candidates=["dropout"])  # a start that stays is judged on more of its text
     assert len(seconds) == 2 and seconds[1] > seconds[0]
+    kept = json.loads((result.report.parent / "search.json").read_text())["ground"]
+    assert kept["seconds_spent"] < result.seconds  # judging again is no part of the search
     assert (result.outcome, result.hybrid_weight, result.recipe) == ("hybrid", 0.3, None)
     assert "needs no training" in " ".join(result.sentences)
     monkeypatch.setattr(searching, "train", train)
@@ -382,7 +387,7 @@ def test_the_time_is_used_though_the_machine_was_busy_when_it_was_measured(
     now = 0.0
     state = State({}, {"candidates": names, "lines": 100_000, "depth": 6, "dev": ["dev-halves"]})
     options = AdaptOptions(encoder=str(tiny_bert), data="text.txt", minutes=minutes)
-    rungs = searching.Rungs(Search(tmp_path, state, {}), options, {}, now)
+    rungs = searching.Rungs(Search(tmp_path, state, {}), options, {})
     ground, following = rungs.ground, None
     ground.step_seconds, ground.score_seconds = 0.5 * slower, 1.0 * slower
     ground.other_seconds, ground.final_seconds = 5.0 * slower, 20.0 * slower
@@ -396,7 +401,7 @@ def test_the_time_is_used_though_the_machine_was_busy_when_it_was_measured(
         score = 0.5 + 0.001 * settings["steps"] - 0.1 * names.index(settings["candidate"])
         state.trials.append(Trial(len(state.trials), settings, score, seconds=seconds))
         rungs._learn(state.trials[-1])
-        resumed = searching.Rungs(Search(tmp_path, state, {}), options, {}, now)
+        resumed = searching.Rungs(Search(tmp_path, state, {}), options, {})
         following = next(resumed._plan(), "nothing")
     assert following == "nothing"
     assert len({trial.candidate for trial in state.trials}) > 1

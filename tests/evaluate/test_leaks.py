@@ -112,7 +112,7 @@ def test_a_run_is_held_to_the_tasks_by_the_real_commands(here, tiny_bert):
     seen, _, together = counted_in_loops(letters, [row[:2] for row in TRIPLETS])
     assert line == (
         "warning: runs/mine was trained on train.csv, which has sentences of the tasks: own.tsv "
-        f"{seen} of 14; 'contrasent data leaks train.csv' shows them"
+        f"{seen} of 14; see: contrasent data leaks train.csv --tasks own.tsv"
     )
     expected = {"file": "train.csv", "sentences": 14, "sentences_seen": seen}
     expected |= {"pairs": 7, "pairs_together": together}

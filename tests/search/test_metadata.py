@@ -153,11 +153,18 @@ def test_a_whole_number_that_no_double_holds_is_not_rounded(first, encoder, fold
 @pytest.mark.parametrize("cell", ["1e-05", "+5", ".5", "5.", " -2 ", "1E3", "-.5e+2"])
 def test_a_text_is_a_number_where_python_reads_one(cell, encoder, folder):
     cells = [cell, "x", "1.2.3", "e5", "", "."]
-    index = Index.build(encoder, [*"abcdef"], folder, metadata=[{"no": it} for it in cells])
+    rows = [{"no": it} for it in cells]
+    index = Index.build(encoder, [*"abcdef"], folder, [*"abcdef"], metadata=rows)
     [[hit]] = index.search(encoder, ["a"], filter="no > -1000")
     assert hit.text == "a"
     assert bool(index.search(encoder, ["a"], filter="no < 1")[0]) == (float(cell) < 1)
-    index.add(encoder, ["g"], metadata=[{"no": "7.5"}])
+    for numbers, told in ((["1,5"], "'1,5'"), (["2", "1.330,69"], "'1.330,69'"), (["x"], "'x'")):
+        other = [{"price": it} for it in numbers]
+        index.add(encoder, numbers, numbers, metadata=other)
+        with pytest.raises(ConfigError, match=f"column 'price' has {told}, which is no number"):
+            index.search(encoder, ["a"], filter="price > 1")
+        index.remove(numbers)
+    index.add(encoder, ["g"], ["g"], metadata=[{"no": "7.5"}])
     for _ in range(2):
         assert [hit.text for hit in index.search(encoder, ["a"], filter="no = 7.5")[0]] == ["g"]
 
