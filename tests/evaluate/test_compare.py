@@ -205,8 +205,6 @@ def test_influence_is_what_a_little_more_of_a_pair_changes(metric, seed):
 
 
 # Simulated pairs: a number per sentence and one per pair of sentences, both normal
-
-
 REPEATED = [(2 * k, 2 * k + 1) for k in range(12) for _ in range(10)]  # as STS12's SMTeuroparl
 CHAINED = [(k, (k + d) % 40) for k in range(40) for d in (1, 2, 3)]  # each sentence in 6 pairs
 APART = [(500 + 2 * k, 501 + 2 * k) for k in range(120)]

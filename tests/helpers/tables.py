@@ -9,13 +9,8 @@ import json
 def write(path, *, names, rows, mark="", end="\n", between=","):
     """A file with a column of numbers and then the rows', in the format that its name says.
 
-    Args:
-        path: the file; ``.txt`` has tabs between the cells too.
-        names: of the columns, that of the numbers first.
-        rows: cells of every row.
-        mark: what stands before the first line, as a byte order mark.
-        end: what ends a line.
-        between: what stands between the cells of a ``.csv``.
+    ``names`` are of the columns, that of the numbers first; ``mark`` stands before the first line,
+    as a byte order mark; ``between`` is for a ``.csv``, as all else has tabs.
     """
     table = records(names, rows)
     if path.suffix == ".parquet":

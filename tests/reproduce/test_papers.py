@@ -14,8 +14,6 @@ from contrasent.reproduce.materials import Materials
 from contrasent.reproduce.outcome import PaperRequest, listing, plan_lines
 from contrasent.reproduce.verdicts import MARGIN, claim_columns, comparisons
 
-SCALES = ("smoke", "small", "paper")
-
 
 @pytest.mark.parametrize(
     ("text", "kind", "name", "measure", "task", "is_score"),
@@ -78,7 +76,7 @@ def test_every_recipe_takes_its_settings_at_every_scale():
     systems = {}
     for table in papers.load_tables().values():
         for row in table.rows:
-            for scale in SCALES:
+            for scale in ("smoke", "small", "paper"):
                 system = row.system(scale, table.columns[-1])
                 if system.of and not system.recipe:
                     system = papers.system_row(system.of).system(scale)

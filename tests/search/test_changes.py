@@ -157,9 +157,6 @@ def test_an_index_of_the_first_format_opens_and_grows(encoder, folder):
         assert Index.open(folder).search(encoder, ["q"], 50) == found
 
 
-# Approximate search
-
-
 @pytest.fixture(scope="module")
 def clustered():
     """Vectors around 200 centres, as those of sentences lie, and queries beside them."""
@@ -222,9 +219,6 @@ def test_a_damaged_approximate_index_is_searched_exactly_until_it_is_made_anew(e
         assert damaged.kind == "flat" and damaged.search(encoder, TEXTS[:3]) == hits
         damaged.optimize()
     assert Index.open(folder).kind == "hnsw"
-
-
-# Threads and processes
 
 
 def test_threads_search_add_and_remove_together(encoder, folder):

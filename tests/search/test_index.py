@@ -100,9 +100,6 @@ def test_texts_survive_and_queries_have_the_precision_of_the_index(encoder, fold
     assert encoder.precisions == ["bf16"] * 3
 
 
-# What is refused, and that nothing is written then
-
-
 @pytest.mark.parametrize(
     ("texts", "ids", "said"),
     [
@@ -226,9 +223,6 @@ def test_a_broken_index_is_explained(encoder, folder, change, said):
     with pytest.raises(CheckpointError) as caught:
         Index.open(folder)
     assert said in str(caught.value)
-
-
-# Two writers
 
 
 def test_an_index_opened_before_an_addition_loses_nothing_when_it_adds(encoder, folder):

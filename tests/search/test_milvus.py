@@ -21,7 +21,6 @@ from contrasent.search.milvus import MilvusRows, close_milvus
 TEXTS = [f"text number {i}" for i in range(300)]
 QUERIES = ["a", "b", *TEXTS[:8]]
 
-
 pytestmark = pytest.mark.usefixtures("milvus")
 ON_SERVER = pytest.param("server", marks=pytest.mark.acceptance)
 on_server = pytest.mark.parametrize("milvus", [ON_SERVER], indirect=True)

@@ -24,7 +24,6 @@ SHORT = {
 }
 COMMANDS = {"train": ("train", "unsup-simcse"), "pretrain": ("pretrain", "tiny")}
 
-
 pytestmark = pytest.mark.usefixtures("desk")
 
 
