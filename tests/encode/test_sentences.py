@@ -1,9 +1,10 @@
 import io
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from helpers.tiny_sentences import sentence
-from pyarrow import fs, parquet
+from pyarrow import parquet
 
 from contrasent.encode.shards import open_sentences
 from contrasent.errors import ConfigError
@@ -28,43 +29,29 @@ def test_a_column_is_read_again_and_again_with_its_ids(table):
         pass
 
 
-def given(monkeypatch, content):
-    class Stdin:
-        buffer = io.BytesIO(content)
-
-    monkeypatch.setattr("sys.stdin", Stdin)
-
-
 def test_standard_input_is_a_sentence_per_line(monkeypatch):
-    given(monkeypatch, "erste Zeile\n\nzweite ✓\n".encode())
+    stdin = SimpleNamespace(buffer=io.BytesIO("erste Zeile\n\nzweite ✓\n".encode()))
+    monkeypatch.setattr("sys.stdin", stdin)
     with open_sentences("-") as sentences:
         assert [*sentences] == [*sentences] == ["erste Zeile", "zweite ✓"]
         assert sentences.source == "standard input"
 
 
-# Parquet by URL
-
 WORDS = [f"{sentence(n % 70, 4)}\nline {n % 70}" for n in range(300)]
 
 
-def write_parts(system, folder):
-    """Three Parquet files, one of them in a folder of its own, in the order of their names."""
-    for number, name in enumerate(("a.parquet", "b/c.parquet", "d.parquet")):
-        path = f"{folder}/{name}"
-        system.create_dir(path.rpartition("/")[0])
-        table = pa.table({"text": WORDS[100 * number : 100 * (number + 1)]})
-        parquet.write_table(table, path, filesystem=system)
-    with system.open_output_stream(f"{folder}/_SUCCESS") as file:
-        file.write(b"done")
-
-
 def test_a_folder_of_parquet_is_read_by_its_url(tmp_path):
-    write_parts(fs.LocalFileSystem(), str(tmp_path / "corpus"))
-    url = (tmp_path / "corpus").as_uri()
+    """Files in the order of their names, one of them in a folder of its own."""
+    folder = tmp_path / "corpus"
+    (folder / "b").mkdir(parents=True)
+    for number, name in enumerate(("a.parquet", "b/c.parquet", "d.parquet")):
+        table = pa.table({"text": WORDS[100 * number : 100 * (number + 1)]})
+        parquet.write_table(table, folder / name)
+    (folder / "_SUCCESS").write_text("done")
+    url = folder.as_uri()
     with open_sentences(url) as sentences:
         assert [*sentences] == [*sentences] == [text.strip() for text in WORDS]
         before = sentences.examples.sha256
-    part = tmp_path / "corpus" / "d.parquet"
-    parquet.write_table(pa.table({"text": ["another"]}), part)
+    parquet.write_table(pa.table({"text": ["another"]}), folder / "d.parquet")
     with open_sentences(url) as sentences:
         assert sentences.count() == 201 and sentences.examples.sha256 != before

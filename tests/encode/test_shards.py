@@ -37,17 +37,6 @@ def test_the_matrix_holds_the_vector_of_each_sentence_in_order(write, output, ex
     assert [p.name for p in output.parent.iterdir()] == ["rows.npy"]
 
 
-def test_parquet_holds_texts_and_vectors(write, output, texts, expected):
-    path = output.with_suffix(".parquet")
-    write(name=path.name, shard_size=20)
-    table = parquet.read_table(path)
-    assert table.column_names == ["text", "embedding"]
-    assert str(table.schema.field("embedding").type).startswith("fixed_size_list<")
-    assert table["text"].to_pylist() == [text.strip() for text in texts]
-    assert (np.array(table["embedding"].to_pylist(), np.float32) == expected).all()
-    assert table.schema.metadata[b"fingerprint"].decode() == DummyEncoder().fingerprint()
-
-
 @pytest.mark.parametrize("shards", [None, "npy"])
 @pytest.mark.parametrize("vectors", ["float16", "int8", "binary"])
 def test_small_vectors_are_those_of_sentence_transformers(write, output, expected, vectors, shards):
@@ -92,7 +81,12 @@ def test_a_rerun_goes_on_after_the_last_whole_shard(write, output, texts, expect
     if kind == ".npy":
         assert (np.load(output) == expected).all()
     else:
-        assert (np.array(parquet.read_table(output)["embedding"].to_pylist()) == expected).all()
+        table = parquet.read_table(output)
+        assert table.column_names == ["text", "embedding"]
+        assert str(table.schema.field("embedding").type).startswith("fixed_size_list<")
+        assert table["text"].to_pylist() == [text.strip() for text in texts]
+        assert (np.array(table["embedding"].to_pylist(), np.float32) == expected).all()
+        assert table.schema.metadata[b"fingerprint"].decode() == again.fingerprint()
     assert [p.name for p in output.parent.iterdir()] == [output.name]
 
 
@@ -101,9 +95,6 @@ def test_what_a_prompted_tokenizer_cuts_is_counted(tiny_bert):
     tokenizer = bert.tokenizer.with_prompt("the house of {text} is {mask} .")
     parts = EncoderParts(backbone=bert.backbone, tokenizer=tokenizer, pooler="mean", max_tokens=32)
     assert count_cut(SentenceEncoder(parts).eval(), ["." * 28, "a dog"], "") == 1
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(
@@ -166,9 +157,6 @@ def test_a_source_that_shrinks_is_noticed(source, output, monkeypatch):
         monkeypatch.setattr(sentences, "count", lambda: 51)
         with pytest.raises(DataError, match="became shorter while it was read"):
             write_embeddings(DummyEncoder(), sentences, output, Sharding(shard_size=10))
-
-
-# Files of rows
 
 
 @pytest.mark.parametrize(
