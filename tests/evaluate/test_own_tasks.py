@@ -31,10 +31,6 @@ def folder(tmp_path):
     return tmp_path / "own"
 
 
-def task_of(source):
-    return read_retrieval(TaskName(str(source)))
-
-
 def titled(folder):
     """A query is the document with its text, whatever its title."""
     lines = map(json.loads, (folder / "corpus.jsonl").read_text().splitlines())
@@ -54,25 +50,11 @@ def zipped(folder, header=""):
     return folder
 
 
-def three_files(folder):
-    tables = {
-        "queries": (("n", "qid", "query"), QUERIES.items()),
-        "documents": (("n", "doc_id", "text"), CORPUS.items()),
-        "qrels": (("n", "corpus-id", "query-id", "score"), [(d, q, s) for q, d, s in JUDGED]),
-    }
-    files = [
-        write(folder / f"{name}.csv", names=names, rows=rows)
-        for name, (names, rows) in tables.items()
-    ]
-    return "retrieve:" + "+".join(files)
-
-
 FORMS = {
     "jsonl": lambda it: it,
     "titled": titled,
     "tsv.gz": zipped,
     "tsv.gz with headers": lambda it: zipped(it, "q\td\tgrade\n"),
-    "three files": three_files,
     "of the hub": lambda _: "retrieve:org/x:queries@test+org/x:corpus@test+org/x:default@test",
 }
 
@@ -92,7 +74,7 @@ def published(hub):
 @pytest.mark.usefixtures("published")
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_the_same_task(form, folder):
-    task = task_of(FORMS[form](folder))
+    task = read_retrieval(TaskName(str(FORMS[form](folder))))
     if form != "titled":
         assert task.corpus == tuple(CORPUS.values())
     assert task.queries == ("blue cat", "under house")
@@ -142,9 +124,6 @@ def test_columns_are_known_by_name(tmp_path):
     source = write(tmp_path / "p.csv", names=NAMES, rows=ROWS)
     assert holds_labels(source, None)
     task = read_labelled(source)
-    assert task.class_names == ("news", "sport")
-    assert task.parts["all"].texts == ("f", "d e", "g h", "a b c")
-    assert task.parts["all"].labels.tolist() == [1, 0, 1, 1]
     assert task.description == "4 sentences of 2 classes; the most frequent, 'sport', is 75.00 %"
     assert task.note == f"{source}: text as sentence, label as class (by name)"
     assert len(task.sha256) == 64 and not task.of_pairs

@@ -41,23 +41,6 @@ def test_a_pair_without_a_score_is_left_out_together_with_it(senteval):
     assert belief.gold.tolist() == [1.0, 3.0, 4.0]
 
 
-def test_quotes_in_stsb_are_letters(senteval):
-    path = senteval / "STS/STSBenchmark/sts-dev.csv"
-    path.write_text('g\tf\t2012\t1\t2.5\t"he said\tso " what "\ng\tf\t2012\t2\t0.000\ta\tb\n')
-    assert only(load(TaskName("stsb", "dev"), senteval)) == [
-        ('"he said', 'so " what "', 2.5),
-        ("a", "b", 0.0),
-    ]
-
-
-def test_sick_has_a_header_and_its_test_file_ends_lines_with_crlf(senteval):
-    path = senteval / "SICK/SICK_test_annotated.txt"
-    path.write_bytes(b"id\tA\tB\tscore\tjudgment\r\n1\ta b\tc\t4.5\tX\r\n2\td\te f\t1.0\tX\r\n")
-    task = load(TaskName("sickr"), senteval)
-    assert only(task) == [("a b", "c", 4.5), ("d", "e f", 1.0)]
-    assert task.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def test_a_tasks_hash_is_over_its_files_one_after_the_other(senteval):
     digest = hashlib.sha256()
     for subset in SUBSETS["sts13"]:
