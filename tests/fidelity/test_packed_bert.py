@@ -29,20 +29,28 @@ LENGTHS = {
     "one sentence": [17],
     "one token": [1],
 }
-VOCABULARY = 100
+VOCABULARY, FEW = 100, 60
+
+
+def tiny(model_type, vocabulary=FEW, **changes):
+    """A tiny model in training mode."""
+    model = transformer(config_of(model_type, vocabulary, **changes))
+    if hasattr(model, "pooler"):
+        model.pooler = None
+    return model.train()
+
+
+def dropouts(model):
+    return {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Dropout)}
 
 
 def no_dropout(model_type, **changes):
-    """A tiny model in training mode with every dropout off."""
     if model_type == "modernbert":  # one layer sees all, the other what is near
         changes = {"local_attention": 6, "global_attn_every_n_layers": 2}
-    model = transformer(config_of(model_type, VOCABULARY, positions=512, **changes))
-    if hasattr(model, "pooler"):
-        model.pooler = None
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    return model.train()
+    model = tiny(model_type, VOCABULARY, positions=512, **changes)
+    for module in dropouts(model).values():
+        module.p = 0.0
+    return model
 
 
 @pytest.fixture(scope="module", params=[*FAMILY, "electra", "mpnet", "modernbert"])
@@ -145,19 +153,7 @@ def test_bf16_gradients_are_close(model):
 
 DRAWS = 3000
 DEVIATIONS = 5.0  # of a normal: 6e-7 per number, a few hundred numbers per comparison
-FEW = 60
 DROPPING = ("bert", "roberta", "distilbert")
-
-
-def tiny(model_type):
-    model = transformer(config_of(model_type, FEW))
-    if hasattr(model, "pooler"):
-        model.pooler = None
-    return model.train()
-
-
-def dropouts(model):
-    return {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Dropout)}
 
 
 def samples(states):

@@ -26,19 +26,13 @@ def refused(folder, said, head="none"):
         SentenceEncoder.load(folder, pooler="cls", head=head)
 
 
-def without(*names):
+def without(*names, **others):
     def change(folder):
-        state = load_file(folder / "model.safetensors")
+        state = load_file(folder / "model.safetensors") | others
         kept = {name: tensor for name, tensor in state.items() if name not in names}
         save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
 
     return change
-
-
-def resized(folder):
-    state = load_file(folder / "model.safetensors")
-    state["embeddings.LayerNorm.bias"] = torch.zeros(8)
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def truncated(kept):
@@ -71,21 +65,20 @@ def many_tokens(folder):
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
-def without_tokenizer(folder):
-    for file in folder.glob("tokenizer*"):
-        file.unlink()
-
-
 def text(name, content):
     return lambda folder: (folder / name).write_text(content)
 
 
+RESIZED = {"embeddings.LayerNorm.bias": torch.zeros(8)}
 ROWS = {
     "two weights": (
         without("encoder.layer.1.output.dense.weight", "embeddings.LayerNorm.bias"),
         r"lacks 2 of the weights .*first: embeddings\.LayerNorm\.bias\).* random",
     ),
-    "another size": (resized, r"lacks 1 of .* in another shape \(first: embeddings\.LayerNorm\.b"),
+    "another size": (
+        without(**RESIZED),
+        r"lacks 1 of .* in another shape \(first: embeddings\.LayerNorm\.b",
+    ),
     **{f"{n} bytes": (truncated(n), "cannot load {folder}") for n in (0, 4, 100, -1)},
     "a decoder": (with_decoder, r"an encoder with a decoder \(bart\)"),
     "an adapter": (text("adapter_config.json", "{}"), r"holds an adapter \(LoRA\).* merge_and"),
@@ -112,7 +105,10 @@ ROWS = {
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json")
     },
     "no config": (lambda it: (it / "config.json").unlink(), "holds no config.json, so it is not"),
-    "no tokenizer": (without_tokenizer, "no complete tokenizer in "),
+    "no tokenizer": (
+        lambda it: [file.unlink() for file in it.glob("tokenizer*")],
+        "no complete tokenizer in ",
+    ),
 }
 
 

@@ -18,7 +18,7 @@ BAR = 2e-6
 GEMMA_PROMPTS = {"query": "task : people | query : ", "document": "title : no | text : "}
 
 
-def save_tiny_gemma(folder):
+def gemma(folder):
     config = transformers.Gemma3TextConfig(
         vocab_size=unigram(folder),
         hidden_size=16,
@@ -35,7 +35,16 @@ def save_tiny_gemma(folder):
         eos_token_id=2,
     )
     transformer(config).save_pretrained(folder)
-    return folder
+    torch.manual_seed(1)
+    identity = torch.nn.Identity()
+    parts = [
+        modules.Transformer(str(folder)),
+        modules.Pooling(16, "mean"),
+        modules.Dense(16, 40, bias=False, activation_function=identity),
+        modules.Dense(40, 16, bias=False, activation_function=identity),
+        modules.Normalize(),
+    ]
+    return st.SentenceTransformer(modules=parts, prompts=GEMMA_PROMPTS, device="cpu")
 
 
 def pooled(folder, kind, pooling, *after, **how):
@@ -56,19 +65,6 @@ def bge(folder):
 def gte(folder):
     how = {"prompts": {"query": "Instruct: read .\nQuery: "}, "similarity_fn_name": "dot"}
     return pooled(folder, "roberta", "lasttoken", truncate_dim=6, **how)
-
-
-def gemma(folder):
-    torch.manual_seed(1)
-    identity = torch.nn.Identity()
-    parts = [
-        modules.Transformer(str(save_tiny_gemma(folder))),
-        modules.Pooling(16, "mean"),
-        modules.Dense(16, 40, bias=False, activation_function=identity),
-        modules.Dense(40, 16, bias=False, activation_function=identity),
-        modules.Normalize(),
-    ]
-    return st.SentenceTransformer(modules=parts, prompts=GEMMA_PROMPTS, device="cpu")
 
 
 def alike(encoder, model):

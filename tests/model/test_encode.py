@@ -4,6 +4,7 @@ weights, of which an encoder keeps cast copies for a while, are noticed."""
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -254,11 +255,11 @@ def test_the_last_that_leaves_puts_the_setting_back():
     assert torch.get_float32_matmul_precision() == "high"
 
 
-def in_place(mode):
+def each(step, mode=nullcontext):
     def change(encoder):
         with mode():
             for parameter in encoder.parameters():
-                parameter.mul_(1.5)
+                step(parameter)
 
     return change
 
@@ -274,29 +275,19 @@ def by_a_step(optimizer, **settings):
     return change
 
 
-def by_assigning_data(encoder):
-    for parameter in encoder.parameters():
-        parameter.data = parameter.data * 1.5
-
-
 def by_new_parameters(encoder):
     new = {name: it.detach() * 1.5 for name, it in encoder.named_parameters()}
     encoder.load_state_dict(new, strict=False, assign=True)
 
 
-def in_data(encoder):
-    for parameter in encoder.parameters():
-        parameter.data.mul_(1.5)
-
-
 CHANGES = {
-    "data in place": in_data,
-    "in place": in_place(torch.no_grad),
-    "in place in inference mode": in_place(torch.inference_mode),
+    "data in place": each(lambda it: it.data.mul_(1.5)),
+    "in place": each(lambda it: it.mul_(1.5), torch.no_grad),
+    "in place in inference mode": each(lambda it: it.mul_(1.5), torch.inference_mode),
     "AdamW": by_a_step(torch.optim.AdamW),
     "fused AdamW": by_a_step(torch.optim.AdamW, fused=True),
     "new parameters": by_new_parameters,
-    "data assigned": by_assigning_data,
+    "data assigned": each(lambda it: setattr(it, "data", it.data * 1.5)),
 }
 
 

@@ -39,22 +39,23 @@ def test_simcse_layout(encoder, tmp_path):
     np.testing.assert_allclose(again.encode(SENTENCES, precision="fp32"), expected, atol=1e-5)
 
 
-def run_onnx(path, texts, tokenizer):
+def rows_of_graph(folder, name, encoder):
+    """What a graph and the tokenizer beside it give, behind the encoder's head."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    inputs = tokenizer(texts, padding=True, return_tensors="np")
+    session = onnxruntime.InferenceSession(folder / name, providers=["CPUExecutionProvider"])
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(SENTENCES, padding=True, return_tensors="np")
     assert [one.name for one in session.get_outputs()] == ["last_hidden_state"]
     wanted = {one.name: inputs[one.name].astype(np.int64) for one in session.get_inputs()}
-    return session.run(None, wanted)[0]
+    states = session.run(None, wanted)[0]
+    return encoder.head(torch.from_numpy(states[:, 0])).detach().numpy()
 
 
 def test_a_graph_gives_the_states_and_the_folder_the_rest(encoder, tmp_path):
     parity = export(encoder, tmp_path / "onnx", "onnx")
     assert parity.largest_gap < 1e-6 and parity.sentences > 200
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "onnx")
-    states = run_onnx(tmp_path / "onnx/onnx/model.onnx", SENTENCES, tokenizer)
-    headed = encoder.head(torch.from_numpy(states[:, 0])).detach().numpy()
+    headed = rows_of_graph(tmp_path / "onnx", "onnx/model.onnx", encoder)
     np.testing.assert_allclose(headed, encoder.encode(SENTENCES, precision="fp32"), atol=1e-4)
     kept = json.loads((tmp_path / "onnx/contrasent.json").read_text())
     assert kept["export"]["largest_gap"] == parity.largest_gap
@@ -94,11 +95,8 @@ def test_a_quantized_graph_is_exact_where_16_bits_would_overflow(tmp_path):
 def test_a_quantized_graph_stands_beside_the_plain_one(encoder, tmp_path):
     parity = export(encoder, tmp_path / "out", "onnx-int8")
     assert 1e-6 < parity.largest_gap < 0.05
-    small, plain = (tmp_path / "out/onnx" / n for n in ("model_quantized.onnx", "model.onnx"))
-    assert plain.is_file()
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    states = run_onnx(small, SENTENCES, tokenizer)
-    headed = encoder.head(torch.from_numpy(states[:, 0])).detach().numpy()
+    assert (tmp_path / "out/onnx/model.onnx").is_file()
+    headed = rows_of_graph(tmp_path / "out", "onnx/model_quantized.onnx", encoder)
     expected = encoder.encode(SENTENCES, precision="fp32")
     cosines = (headed * expected).sum(1) / np.linalg.norm(headed, axis=1)
     assert (cosines / np.linalg.norm(expected, axis=1)).min() > 0.95

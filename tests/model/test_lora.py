@@ -3,13 +3,13 @@
 import pytest
 import torch
 from helpers.tiny_models import SENTENCES, save_tiny
-from helpers.tiny_runs import write_data
+from helpers.tiny_runs import TINY
 
-import contrasent
 from contrasent.data.batch import pack
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.weights import add_lora, effective_weight, merged_state
+from contrasent.training.run import train
 
 pytest.importorskip("peft")
 IDS = [[2, 7, 8, 9, 3], [2, 10, 3]]
@@ -59,17 +59,9 @@ def test_a_change_is_alpha_over_rank_times_the_product(rank, alpha, backbone):
 
 def test_a_run_saves_an_encoder_without_adapters(tmp_path):
     start = save_tiny(tmp_path / "start")
-    settings = {
-        "encoder.lora": 2,
-        "train.max_steps": 3,
-        "train.batch_size": 8,
-        "train.learning_rate": 0.05,
-        "train.precision": "fp32",
-        "evaluation.task": "none",
-        "evaluation.final": "none",
-    }
-    data = write_data(tmp_path / "text.txt")
-    result = contrasent.train(encoder=start, data=data, output=tmp_path / "run", **settings)
+    changes = {"encoder.lora": 2, "train.max_steps": 3, "train.learning_rate": 0.05}
+    recipe = TINY["unsup-simcse"].load(tmp_path, {"bert": start}, changes)
+    result = train(recipe, tmp_path / "run")
     plain = SentenceEncoder(start, pooler="cls", head="none", device="cpu")
     trained = SentenceEncoder(tmp_path / "run", device="cpu")
     assert result.parameters == sum(it.numel() for it in trained.parameters())

@@ -63,26 +63,14 @@ def test_offline_an_unknown_name_is_explained_at_once(name, tmp_path, monkeypatc
         assert "[offline]'" in str(caught.value)
 
 
-class Info:
-    sha = "1234" * 10
-
-    def __init__(self, *names):
-        self.siblings = [type("File", (), {"rfilename": name}) for name in names]
-
-
 def test_what_is_downloaded_is_the_revision_that_was_listed(tiny_bert, monkeypatch):
-    asked = {}
-
-    def download(name, **settings):
-        asked.update(settings, name=name)
-        return str(tiny_bert)
-
-    listed = Info("config.json", "model.safetensors", "README.md", "pytorch_model.bin")
+    files = ["config.json", "model.safetensors"]
+    siblings = [Mock(rfilename=it) for it in (*files, "README.md", "pytorch_model.bin")]
+    listed, download = Mock(sha="1234" * 10, siblings=siblings), Mock(return_value=str(tiny_bert))
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: listed)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert hub.resolve("some/model") == tiny_bert
-    files = ["config.json", "model.safetensors"]
-    assert asked == {"name": "some/model", "revision": Info.sha, "allow_patterns": files}
+    download.assert_called_once_with("some/model", revision=listed.sha, allow_patterns=files)
 
 
 def test_without_the_hub_the_newest_download_will_do(monkeypatch, tmp_path):
@@ -114,11 +102,9 @@ def test_pickles_are_downloaded_only_where_there_is_no_safetensors():
 
 
 def test_an_offline_encoder_that_is_not_the_published_one(tmp_path, monkeypatch):
-    class Spec:
-        submodule_search_locations = (str(tmp_path),)
-
     (tmp_path / "model").mkdir()
-    monkeypatch.setattr(hub, "find_spec", lambda _: Spec)
+    spec = Mock(submodule_search_locations=(str(tmp_path),))
+    monkeypatch.setattr(hub, "find_spec", lambda _: spec)
     for content in (None, b"other"):
         if content:
             (tmp_path / "model" / "model.safetensors").write_bytes(content)

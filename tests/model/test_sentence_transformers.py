@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny_models import SENTENCES, save_tiny, shaken
+from safetensors.torch import load_file
 
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import POOLERS, MlpHead
@@ -116,15 +117,9 @@ def test_the_layout_of_older_versions(tiny_bert, tmp_path):
     modules[0]["path"] = "0_Transformer"
     (new / "modules.json").write_text(json.dumps(modules))
     dense = new / "2_Dense"
-    pickled(dense / "model.safetensors", dense / "pytorch_model.bin")
+    torch.save(load_file(dense / "model.safetensors"), dense / "pytorch_model.bin")
+    (dense / "model.safetensors").unlink()
     encoder = SentenceEncoder.load(new, device="cpu")
     assert (encoder.pooler, encoder.head_name, encoder.max_tokens) == ("cls", "mlp", 20)
     assert_same(ours(encoder), expected)
     assert_same(ours(encoder), theirs(new))
-
-
-def pickled(source, target):
-    from safetensors.torch import load_file
-
-    torch.save(load_file(source), target)
-    source.unlink()

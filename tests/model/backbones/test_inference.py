@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.padded import ids_of
 from helpers.tiny_models import config_of, transformer
 
 from contrasent.data.batch import pack
@@ -20,11 +21,6 @@ CLOSE = {"rtol": 0, "atol": 0.06}  # states are about 1, and rounded to 8 bits s
 def backbone(request):
     model = transformer(config_of(request.param, VOCABULARY))
     return PackedBert(model).eval()
-
-
-def made_up():
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randint(5, VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
 
 
 def rough(backbone, sentences, layers=(-1,), **kwargs):
@@ -50,7 +46,7 @@ def only_laid_out(monkeypatch):
 @BF16
 @pytest.mark.usefixtures("only_laid_out")
 def test_bf16_states_are_close_to_those_of_fp32(backbone):
-    sentences, numbers = made_up(), list(range(backbone.depth + 1))
+    sentences, numbers = ids_of(LENGTHS, VOCABULARY), list(range(backbone.depth + 1))
     with torch.no_grad():
         exact = backbone(pack(sentences), numbers)
     found = rough(backbone, sentences, numbers)
@@ -66,7 +62,7 @@ def test_bf16_states_are_close_to_those_of_fp32(backbone):
 @BF16
 @pytest.mark.usefixtures("only_laid_out")
 def test_first_rows_alone_are_those_of_the_whole(backbone):
-    sentences = made_up()
+    sentences = ids_of(LENGTHS, VOCABULARY)
     firsts = rough(backbone, sentences, first_only=True)[-1]
     whole = rough(backbone, sentences)[-1]
     assert firsts.shape == (len(LENGTHS), backbone.width)
