@@ -1,14 +1,17 @@
 import json
 import statistics
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 import pytest
+from helpers.command_line import call, worked
 from helpers.tiny_tokenizers import bert_folder
-from typer.testing import CliRunner
 
 from contrasent.data import examples as examples_module
 from contrasent.data.check import Finding
+
+run, tried = (partial(it, "data", "check") for it in (worked, call))
 
 
 def lengths(values):
@@ -70,7 +73,7 @@ def test_signs_of_wrong_encoding_are_placed(facts):
     assert fine.signs["mojibake"].count == 0
 
 
-def test_unreadable_rows_are_told_and_the_rest_is_checked(facts, run):
+def test_unreadable_rows_are_told_and_the_rest_is_checked(facts):
     rows = b"a,b\n" + b"c\n" * 5 + b"d,\xff\n" + b"e,f\n" * 4
     found = facts("f.csv", rows)
     assert (found.examples, found.unreadable.count, found.documents) == (5, 6, None)
@@ -78,34 +81,25 @@ def test_unreadable_rows_are_told_and_the_rest_is_checked(facts, run):
         f"{found.source}:{line}" for line in (2, 3, 4)
     ]
     said = f"6 rows of {found.source} cannot be read, first: {found.source}:2: 1 column, but the"
-    assert said in run(found.source, expect=2).stderr
+    failed = tried(found.source)
+    assert failed.code == 2 and said in failed.err
     damaged = facts("f.txt", b"a\nb\n\nb\n\xff\n\nc\nd\ne\n")
     assert (damaged.documents.count, damaged.documents.maximum) == (3, 3)
 
 
-def test_too_few_examples_are_not_usable(facts, run):
+def test_too_few_examples_are_not_usable(facts):
     few = facts("f.csv", "a,b\n,c\n")
-    assert "f.csv holds 1 example without" in run(few.source, expect=2).stderr
+    said = tried(few.source)
+    assert said.code == 2 and "f.csv holds 1 example without" in said.err
     empty = facts("f.csv", ",c\n")
     assert (empty.words, empty.examples) == ((), 0)
-    assert "holds 0 examples" in run(empty.source, expect=2).stderr
+    said = tried(empty.source)
+    assert said.code == 2 and "holds 0 examples" in said.err
 
 
-@pytest.fixture
-def run():
-    from contrasent.cli.app import app
-
-    def call(*words, expect=0):
-        result = CliRunner().invoke(app, ["data", "check", *words])
-        assert result.exit_code == expect, result.output
-        return result
-
-    return call
-
-
-def test_the_command_prints_facts_and_writes_clean_text(run, write, tmp_path):
+def test_the_command_prints_facts_and_writes_clean_text(write, tmp_path):
     path = write("f.csv", 'anchor,positive\na b,"c\n d"\na b,a b\n[red]e[/red],\x1b[31mf\n')
-    said = run(path, "--encoder", str(bert_folder(tmp_path / "bert")), "--max-tokens", "3").stdout
+    said = run(path, "--encoder", str(bert_folder(tmp_path / "bert")), "--max-tokens", "3").out
     for line in (
         f"file        {path}\n",
         "columns     anchor as anchor, positive as positive (by name)\n",
@@ -127,8 +121,8 @@ def test_the_command_prints_facts_and_writes_clean_text(run, write, tmp_path):
     ):
         run(text, *words, "--output", str(tmp_path / "out.txt"), "--overwrite")
         assert (tmp_path / "out.txt").read_text() == expected
-    said = run(text, "--output", str(tmp_path / "out.txt"), expect=2)
-    assert "exists already" in said.stderr and not said.stdout
+    said = tried(text, "--output", tmp_path / "out.txt")
+    assert said.code == 2 and "exists already" in said.err and not said.out
     cells = write("cells.csv", 'a,"b\n\tc"\nd,e\n')
     run(cells, "--output", str(tmp_path / "out.tsv"))
     assert (tmp_path / "out.tsv").read_text() == "sent0\tsent1\na\tb c\nd\te\n"
@@ -145,22 +139,22 @@ VERDICTS = [
 ]
 
 
-def test_cleaned_text_that_is_not_written_is_told(run, write):
+def test_cleaned_text_that_is_not_written_is_told(write):
     path = write("pairs.csv", "anchor,positive\n<b>a</b>,b\n<i>c</i>,d\n")
-    assert "not kept: add --output, then: contrasent train sup-adapt" in run(path, "--clean").stdout
+    assert "not kept: add --output, then: contrasent train sup-adapt" in run(path, "--clean").out
 
 
-def test_lists_of_candidates_are_known_by_name(run, write):
+def test_lists_of_candidates_are_known_by_name(write):
     row = {"anchor": "ask", "candidate_1": "right", "candidate_2": "wrong", "scores": [1.0, 0.5]}
-    said = run(write("lists.jsonl", "".join(f"{json.dumps(row)}\n" for _ in range(5)))).stdout
+    said = run(write("lists.jsonl", "".join(f"{json.dumps(row)}\n" for _ in range(5)))).out
     assert "train with: contrasent train rank-distil --encoder" in said
 
 
 @pytest.mark.parametrize(("row", "words", "verdict"), VERDICTS)
-def test_the_command_ends_with_a_verdict_and_what_to_run(run, write, row, words, verdict):
+def test_the_command_ends_with_a_verdict_and_what_to_run(write, row, words, verdict):
     name = "a.csv" if "," in row else "a.txt"
     path = write(name, "".join(row.format(n=n) + "\n" for n in range(600)))
-    said = run(path, *words.split()).stdout
+    said = run(path, *words.split()).out
     whole = f"{verdict} all-MiniLM-L6-v2 --data {path} {words}".rstrip()
     assert said.endswith(f"{whole}\n"), said[-400:]
     assert ("600 (100%) with no word" in said and "599 (100%) repeats" in said) == (row == "- - -")

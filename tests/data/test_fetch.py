@@ -3,18 +3,18 @@
 import hashlib
 import io
 import tarfile
+from functools import partial
 
 import pytest
 from helpers.answering import answering
-from helpers.command_line import tree
-from typer.testing import CliRunner
+from helpers.command_line import call, tree
 
-from contrasent.cli.app import app
 from contrasent.data import senteval
 from contrasent.data.senteval import TRAINING_FILES, fetch
 from contrasent.errors import DataError
 from contrasent.evaluation.task_names import STS, STS_TASKS
 
+said = partial(call, "data", "fetch")
 CONTENT = {
     "STS/STSBenchmark/sts-test.csv": b"g\tf\ty\t1\t5.000\ta\tb\n",
     "STS/STSBenchmark/LICENSE.txt": b"free\n",
@@ -69,10 +69,6 @@ def test_the_archive_is_unpacked_from_where_sts_lies(tmp_path, prefix, mode):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["data"]
 
 
-def said(*words):
-    return CliRunner().invoke(app, ["data", "fetch", *map(str, words)])
-
-
 @pytest.mark.parametrize("named_by", ["option", "variable", "default"])
 def test_the_command_fills_the_folder_that_evaluate_reads(tmp_path, monkeypatch, named_by):
     packed = archive(tmp_path / "a.tar", CONTENT)
@@ -85,16 +81,16 @@ def test_the_command_fills_the_folder_that_evaluate_reads(tmp_path, monkeypatch,
     if option:
         folder.mkdir()
     result = said("--url", packed, *option)
-    assert result.exit_code == 0, result.output
-    assert result.stdout == f"{folder}: 3 files are the published ones\n"
+    assert result.code == 0, result.err
+    assert result.out == f"{folder}: 3 files are the published ones\n"
     assert senteval.senteval_root(folder if option else None).resolve() == folder
     again = said("--url", "http://nowhere.invalid/", *option)
-    assert again.stdout == result.stdout
+    assert again.out == result.out
     (folder / "SICK/SICK_trial.txt").write_text("other")
     wrong = said(*option)
-    assert wrong.exit_code == 2
-    assert f"1 of 3 files under {folder} are missing or not" in wrong.stderr
-    assert f"{folder}/SICK/SICK_trial.txt: differs" in wrong.stderr
+    assert wrong.code == 2
+    assert f"1 of 3 files under {folder} are missing or not" in wrong.err
+    assert f"{folder}/SICK/SICK_trial.txt: differs" in wrong.err
 
 
 def test_the_manifest_needs_exactly_what_the_tasks_read(monkeypatch):
@@ -113,15 +109,15 @@ def test_a_training_file_appears_whole_or_not_at_all(address, tmp_path, monkeypa
     monkeypatch.setitem(TRAINING_FILES, "wiki1m", ("wiki.txt", 500))
     words = ("wiki1m", "--data-dir", str(tmp_path / "new"), "--url")
     cut = said(*words, f"{address}/cut")
-    assert "got only 1200 out of 5000 bytes" in cut.stderr
+    assert "got only 1200 out of 5000 bytes" in cut.err
     assert not files_of(tmp_path / "new")
     for url, message in (("http://127.0.0.1:9/a", r"[Errno"), ("nowhere", "unknown url type")):
-        assert message in said(*words, url).stderr
+        assert message in said(*words, url).err
     whole = said(*words, f"{address}/wiki.txt")
-    assert whole.exit_code == 0, whole.exception
+    assert whole.code == 0, whole.err
     assert files_of(tmp_path / "new") == {"wiki.txt": TEXT}
-    assert f"500 rows, sha256 {hashlib.sha256(TEXT).hexdigest()}" in whole.output
-    assert said(*words, "http://nowhere.invalid/").output == whole.output
+    assert f"500 rows, sha256 {hashlib.sha256(TEXT).hexdigest()}" in whole.out
+    assert said(*words, "http://nowhere.invalid/").out == whole.out
 
 
 def test_triplets_of_other_rows_are_refused(monkeypatch, tmp_path):
@@ -129,10 +125,10 @@ def test_triplets_of_other_rows_are_refused(monkeypatch, tmp_path):
     mirror = tmp_path / "mirror.csv"
     words = ("nli", "--data-dir", str(tmp_path / "d"), "--url", str(mirror))
     mirror.write_text("sent0,sent1,hard_neg\n1,2,3\n")
-    assert "has 1 rows" in said(*words).stderr and not files_of(tmp_path / "d")
+    assert "has 1 rows" in said(*words).err and not files_of(tmp_path / "d")
     mirror.write_text('sent0,sent1,hard_neg\n1,2,3\n"4\n",5,6\n')
     done = said(*words)
-    assert done.exit_code == 0 and "2 rows" in done.output
+    assert done.code == 0 and "2 rows" in done.out
 
 
 ANCHOR = "STS/STSBenchmark/sts-test.csv"

@@ -63,8 +63,8 @@ def test_limits_do_not_disturb_each_other(bert):
         assert list(pool.map(cut_to, limits)) == [{limit or 7} for limit in limits]
 
 
-def folder_with_its_own_limits(tmp_path):
-    """Padding and truncation inside tokenizer.json, as all-MiniLM-L6-v2 has them."""
+def test_padding_and_truncation_of_the_folder_are_not_applied_but_saved(tmp_path):
+    """Those inside tokenizer.json, as all-MiniLM-L6-v2 has them."""
     folder = tmp_path / "limits"
     tokenizer = Tokenizer.load(bert_folder(tmp_path / "bert"))
     tokenizer.save(folder)
@@ -76,11 +76,6 @@ def folder_with_its_own_limits(tmp_path):
     (folder / "tokenizer.json").write_text(json.dumps(settings))
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(config | {"model_max_length": 8}))
-    return folder
-
-
-def test_padding_and_truncation_of_the_folder_are_not_applied_but_saved(tmp_path):
-    folder = folder_with_its_own_limits(tmp_path)
     tokenizer = Tokenizer.load(folder)
     assert listed(tokenizer, ["a b c d e", "a"]) == ([[2, 5, 6, 7, 8, 9, 3], [2, 5, 3]], 0)
     assert tokenizer.max_tokens == 8
