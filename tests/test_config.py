@@ -197,11 +197,8 @@ def test_a_file_may_start_with_a_byte_order_mark(tmp_path):
     assert load_recipe(tmp_path / "a.yml").train.epochs == 4
 
 
-def test_every_recipe_has_a_row_that_says_what_it_is():
+def test_every_recipe_has_a_row_that_says_what_it_is_and_is_printed_as_its_settings_are():
     rows = [line.split(maxsplit=1) for line in worked("recipes").out.splitlines()]
     assert [name for name, _ in rows] == list(recipes())
     assert all(len(title) > 20 for _, title in rows)
-
-
-def test_a_recipe_is_printed_as_its_settings_are():
     assert worked("recipes", "diffcse").out == describe(load_recipe("diffcse"))

@@ -58,10 +58,6 @@ def build_nli(source):
     return examples("built.csv")
 
 
-def scored_pairs(source):
-    return read_pairs(source)[0]
-
-
 def labelled_sentences(source):
     task = read_labelled(f"classify:{source}")
     parts = [(part.texts, part.labels.tolist()) for part in task.parts.values()]
@@ -101,7 +97,11 @@ READERS = {
         [("a dog", "an animal", "a cat")],
         (Table("id sentence1 sentence2 gold_label", NLI),),
     ),
-    "scored pairs": Reader(scored_pairs, SCORED, (Table("id sentence1 sentence2 score", SCORED),)),
+    "scored pairs": Reader(
+        lambda source: read_pairs(source)[0],
+        SCORED,
+        (Table("id sentence1 sentence2 score", SCORED),),
+    ),
     "labelled sentences": Reader(
         labelled_sentences,
         (("news", "sport"), [(("f", "d e", ODD[0]), [1, 0, 1])]),

@@ -278,9 +278,6 @@ def notebook(name, **parameters):
     return runpy.run_path(str(path), run_name="__main__")
 
 
-SHORT = {"train.batch_size": 4, "evaluation.final": "none"}
-
-
 @pytest.mark.acceptance
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_notebook_on_adapting_runs(capsys):
@@ -296,7 +293,7 @@ def test_the_notebook_on_adapting_runs(capsys):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_notebook_on_objectives_runs():
-    settings = SHORT | {"evaluation.task": "none"}
+    settings = {"train.batch_size": 4, "evaluation.final": "none", "evaluation.task": "none"}
     names = notebook("write_an_objective", ENCODER="bert-base-uncased", STEPS=3, SETTINGS=settings)
     assert [set(it) for it in names["terms"]] == [{"contrast", "spread"}] * 3
     assert (names["run"].last / "model.safetensors").is_file()

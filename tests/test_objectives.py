@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers.split_steps import given
+from helpers.tiny_runs import TINY
 from pydantic import PositiveFloat
 
 from contrasent import objectives
@@ -109,17 +110,8 @@ class Pull(objectives.Objective):
 def test_an_objective_of_another_package_is_trained_by_its_name(tiny_bert, tmp_path):
     name = objectives.name_of(Pull)
     assert name == f"{__name__}:Pull"
-    (tmp_path / "text.txt").write_text("a dog\nthe man\na cat runs\nmusic\n")
-    changes = {
-        "objective.name": name,
-        "objective.weight": 2,
-        "encoder.name": str(tiny_bert),
-        "data.file": str(tmp_path / "text.txt"),
-        "train.batch_size": 4,
-        "evaluation.task": "none",
-        "evaluation.final": "none",
-    }
-    train(load_recipe("unsup-simcse", changes), tmp_path / "run")
+    changes = {"objective.name": name, "objective.weight": 2}
+    train(TINY["unsup-simcse"].load(tmp_path, {"bert": tiny_bert}, changes), tmp_path / "run")
     assert load_recipe(tmp_path / "run" / "recipe.yaml").objective == {"name": name, "weight": 2}
     assert "term_pull" in (tmp_path / "run" / "metrics.jsonl").read_text()
 

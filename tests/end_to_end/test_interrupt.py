@@ -14,15 +14,6 @@ from helpers.tiny_sentences import SENTENCES
 from contrasent.model.encoder import SentenceEncoder
 
 
-def wait_until(true, process, seconds=300):
-    """Wait for a sign of life of ``process``, which must not end before it."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def interrupted(process):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
@@ -49,8 +40,11 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(arguments, tmp_path):
     def command(folder, *more):
         return arguments("unsup-simcse", "text.txt", folder, "--train.epochs", 8, *more)
 
-    process = started(*command(tmp_path / "cut"))
-    wait_until(lambda: lines_of(tmp_path / "cut" / "metrics.jsonl") > 12, process)
+    process, end = started(*command(tmp_path / "cut")), time.monotonic() + 300
+    while lines_of(tmp_path / "cut" / "metrics.jsonl") <= 12:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
     assert interrupted(process) == (f"stopped: {saved_in(tmp_path / 'cut')}")
     assert not (tmp_path / "cut" / "result.json").exists()
     said = worked("train", "--resume", tmp_path / "cut")

@@ -123,13 +123,10 @@ def test_figures_are_drawn_again_from_the_json_alone(runner, tmp_path):
         assert (again / name).read_bytes() == (first / name).read_bytes()
 
 
-PAIRS = "red cat\tred dog\t5\nold\tnew\t1\ncat\thouse\t0\nred\told cat\t3\n"
-
-
 @pytest.fixture
 def pairs(tmp_path):
     path = tmp_path / "pairs.tsv"
-    path.write_text(PAIRS)
+    path.write_text("red cat\tred dog\t5\nold\tnew\t1\ncat\thouse\t0\nred\told cat\t3\n")
     return str(path)
 
 

@@ -10,16 +10,10 @@ from helpers.oracles import letters
 from helpers.tiny_transfer import write_transfer
 
 from contrasent.data.examples import open_examples, open_training
+from contrasent.evaluation import suite as suites
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.protocols import Options
-from contrasent.evaluation.suite import (
-    Overlap,
-    TaskOverlap,
-    find_leaks,
-    find_overlap,
-    load_suite,
-    overlap_of,
-)
+from contrasent.evaluation.suite import Overlap, find_leaks, find_overlap, load_suite, overlap_of
 from contrasent.records import read_records
 
 TRIPLETS = [
@@ -166,8 +160,10 @@ def test_what_cannot_be_checked_is_said_and_stops_nothing(here, tiny_encoder, ch
 )
 def test_a_record_has_the_counts_of_its_own_part(encoder, split, parts, expected):
     record = load_suite(["own.tsv"]).records(EncoderUse(encoder)).records[0]
-    counts = [TaskOverlap("mr", part, 9, number, 0, 0, 0, ()) for number, part in enumerate(parts)]
-    other = TaskOverlap("cr", split, 9, 5, 0, 0, 0, ())
+    counts = [
+        suites.TaskOverlap("mr", part, 9, number, 0, 0, 0, ()) for number, part in enumerate(parts)
+    ]
+    other = suites.TaskOverlap("cr", split, 9, 5, 0, 0, 0, ())
     asked = replace(record, task="mr", split=split)
     found = overlap_of(asked, Overlap("b", (other, *counts)))
     assert (found and found["sentences_seen"]) == expected

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.building import write
 from helpers.command_line import worked
 from helpers.oracles import inverse_flow
 from sentence_transformers import SentenceTransformer
@@ -153,11 +154,6 @@ def test_every_sentence_of_a_row_is_taken_in_the_order_of_the_files(tmp_path):
     assert "sent0 as anchor" in first["columns"]
     assert (second["source"], second["sentences"]) == ("b.txt", 3)
     assert len({first["sha256"], second["sha256"]}) == 2
-
-
-def write(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
 
 
 @pytest.fixture

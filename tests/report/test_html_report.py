@@ -10,18 +10,9 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from helpers import report_contents
 from helpers.html_reader import grid, read
-from helpers.report_contents import (
-    LABELS,
-    NASTY,
-    ROWS,
-    compared,
-    contents,
-    geometry,
-    neighbours,
-    record,
-    run,
-)
+from helpers.report_contents import LABELS, NASTY, ROWS, compared, contents, record
 
 from contrasent.evaluation.protocols import preset_named
 from contrasent.evaluation.task_names import STS, TRANSFER
@@ -149,13 +140,14 @@ def test_nothing_is_loaded_and_nothing_runs_but_the_pages_own_script(root, text)
 def test_words_of_users_are_text_wherever_they_stand(text):
     of = {"encoder": f"/x/{NASTY}", "pooler": "mean"}
     draw = np.random.default_rng(0)
-    found = neighbours(draw, of)
+    found = report_contents.neighbours(draw, of)
+    measured = report_contents.geometry(draw, of)
     hit = dataclasses.replace(found.queries[0].nearest[0], text=NASTY)
     query = dataclasses.replace(found.queries[0], text=NASTY, nearest=(hit,))
     bad = contents(
         records=(record(task=f"/{NASTY}/a.tsv", protocol=NASTY, **of), record(**of)),
-        geometries=(dataclasses.replace(geometry(draw, of), source=NASTY),),
-        runs=(run(NASTY),),
+        geometries=(dataclasses.replace(measured, source=NASTY),),
+        runs=(report_contents.run(NASTY),),
         neighbours=(dataclasses.replace(found, corpus=NASTY, asked=NASTY, queries=(query,)),),
         command=f"contrasent {NASTY}",
         warnings=(NASTY,),

@@ -20,6 +20,8 @@ from contrasent.settings import checked
 mcp = pytest.importorskip("mcp", reason="mcp is not installed")
 httpx2 = pytest.importorskip("httpx2")
 
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+
 
 @pytest.fixture
 def folders(encoder, tmp_path):
@@ -87,7 +89,9 @@ def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
         key = {"Authorization": "Bearer open"}
         async with httpx2.AsyncClient(headers=key, timeout=60) as keyed:
             if transport == "http":
-                refuses_other_keys(server)
+                accept = {"Accept": "application/json, text/event-stream"}
+                for other in ({}, {"Authorization": "Bearer shut"}):
+                    assert call(server, LIST, **accept, **other).status == 401
                 server = streamable_http_client(server, http_client=keyed)
             return [step async for step in conversation(server)]
 
@@ -113,13 +117,6 @@ def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
     assert len(first) == count
     said = ("of first, second", "0 is empty", "id 'nothing'", "top_k", "filters", "give ids")
     assert [word for word, mistake in zip(said, mistakes, strict=True) if word not in mistake] == []
-
-
-def refuses_other_keys(url):
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-    accept = {"Accept": "application/json, text/event-stream"}
-    for key in ({}, {"Authorization": "Bearer shut"}):
-        assert call(url, asked, **accept, **key).status == 401
 
 
 def test_nothing_is_added_unless_it_is_allowed(folders):

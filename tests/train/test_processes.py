@@ -59,13 +59,6 @@ def test_every_process_gets_as_many_sentences_and_about_as_many_tokens():
     assert [len(own) for own in shares(lengths[:2], 3)] == [1, 1, 0]
 
 
-def torchrun(*words):
-    """Start two processes of the command line, as a user does."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launcher, "--nproc-per-node", "2", "-m", "contrasent", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-
-
 def test_torchrun_trains_and_scores_the_runs_of_one_process(
     recipe, text_file, triplet_file, tiny_bert, tmp_path
 ):
@@ -82,7 +75,10 @@ def test_torchrun_trains_and_scores_the_runs_of_one_process(
     words = ["train", "unsup-simcse", "--encoder", tiny_bert]
     words += [word for source in map(json.dumps, sources) for word in ("--data", source.strip('"'))]
     words += ["--device", "cpu", "--lr", 1e-3, "--batch-size", 8, "--output", tmp_path / "two"]
-    said = torchrun(*words, *settings, "--seeds", "42,43")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", "2", "-m", "contrasent"]
+    command = [*launcher, *map(str, words + settings), "--seeds", "42,43"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert said.returncode == 0, said.stderr
     assert "2 processes: 4 examples in each" in said.stderr
     assert said.stderr.count("training: 6 steps") == 2
