@@ -124,7 +124,7 @@ def test_all_can_be_removed(encoder, folder):
         (lambda i: i.change(["x"], np.ones((1, 8)), ["one"]), DataError, "'x'; nothing was"),
         (lambda i: i.change(["1"], np.ones((1, 8)), ["one"], ["2"]), DataError, "id '2' is in"),
         (lambda i: i.change(["1"], np.full((1, 8), np.nan), ["one"]), ConfigError, "a direction"),
-        (lambda i: i.search_vectors(np.ones(8)), ConfigError, r"expected \(8, 8\)"),
+        (lambda i: i.search_vectors(np.ones(8)), ConfigError, r"expected \(1, 8\)"),
         (lambda i: i.search_vectors(np.ones((1, 8)), threshold=2), ConfigError, "from -1 to 1"),
         (lambda i: i.optimize("hsnw"), ConfigError, "Did you mean 'hnsw'"),
         (lambda i: i.change(["1"], np.ones((0, 8)), [], ["x"]), DataError, "no text to index"),
