@@ -194,17 +194,17 @@ def _leaders(vectors: Vectors, distinct: Numbers, threshold: float) -> Numbers:
     for start in range(0, len(distinct), _BLOCK):
         rows = distinct[start : start + _BLOCK]
         block = vectors[rows]
-        best, of = np.full(len(rows), -1.0, np.float32), rows.copy()
+        nearest_cosine, leader = np.full(len(rows), -1.0, np.float32), rows.copy()
         if len(leaders):
             scores, places = index.search(block, 1)
-            best, of = scores[:, 0], leaders[places[:, 0]]
-        leads, within = best < threshold, np.tril(block @ block.T, -1)
+            nearest_cosine, leader = scores[:, 0], leaders[places[:, 0]]
+        leads, within = nearest_cosine < threshold, np.tril(block @ block.T, -1)
         for n in np.flatnonzero((within >= threshold).any(axis=1)).tolist():
             cosines = np.where(leads, within[n], -1.0)
-            leader = int(np.argmax(cosines))
-            if cosines[leader] >= threshold and cosines[leader] > best[n]:
-                best[n], of[n], leads[n] = cosines[leader], rows[leader], False
-        stays[rows[~leads]] = of[~leads]
+            near = int(np.argmax(cosines))
+            if cosines[near] >= threshold and cosines[near] > nearest_cosine[n]:
+                nearest_cosine[n], leader[n], leads[n] = cosines[near], rows[near], False
+        stays[rows[~leads]] = leader[~leads]
         leaders = np.concatenate([leaders, rows[leads]])
         index.add(block[leads])
     return stays

@@ -370,7 +370,7 @@ class Index:
 
     def _change(
         self,
-        gone: Sequence[str],
+        removed_ids: Sequence[str],
         blocks: Blocks | None,
         names: list[str] | None,
         metadata: Metadata = None,
@@ -378,26 +378,26 @@ class Index:
     ) -> tuple[int, range]:
         table = None if metadata is None else metadata_table(metadata)
         with self._writing() as now:
-            was, rows = now.manifest, now.rows_of(gone)
-            missing = next((name for name in gone if name not in rows), None)
-            first = was.next_number
-            then, new, problem = replace(was, given=first, writes=was.next_write), None, ""
+            before, rows = now.manifest, now.rows_of(removed_ids)
+            missing = next((name for name in removed_ids if name not in rows), None)
+            first = before.next_number
+            after, added, problem = replace(before, given=first, writes=before.next_write), None, ""
             if missing is not None and not missing_ok:
                 problem = f"no text of {self.folder} has the id {missing!r}; nothing was removed"
             if blocks is not None:
                 known = now.rows_of(names or ()).keys() - rows.keys()
-                if names is None and not was.numbered:
+                if names is None and not before.numbered:
                     problem = f"texts of {self.folder} have ids of their own: give ids (--ids)"
                 elif taken := next((name for name in names or () if name in known), None):
                     problem = f"id {taken!r} is in the index already"
-                new = numbered(blocks, names, was.similarity, table, first)
-                columns = joint_columns(was.columns, table, now.table)
-                then = replace(then, numbered=was.numbered and names is None, columns=columns)
+                added = numbered(blocks, names, before.similarity, table, first)
+                columns = joint_columns(before.columns, table, now.table)
+                after = replace(after, numbered=before.numbered and names is None, columns=columns)
             if problem:
                 raise DataError(problem)
-            if rows or new is not None:
-                then = now.changed(then, [*rows.values()], new)
-        return len(rows), range(first, then.next_number)
+            if rows or added is not None:
+                after = now.changed(after, [*rows.values()], added)
+        return len(rows), range(first, after.next_number)
 
 
 def _write_index(

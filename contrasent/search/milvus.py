@@ -153,7 +153,7 @@ class MilvusRows(Snapshot):
         kept, enough = np.flatnonzero(live), count + _EXTRA
         near = list[list[tuple[int, float]]]()
         among, asked = f"row in {kept.tolist()}", enough
-        if few := len(kept) <= _ROWS_AT_ONCE:
+        if is_small := len(kept) <= _ROWS_AT_ONCE:
             wanted = among
         else:  # so many of all rows that enough of them are among those that are searched
             wanted, share = f"row < {len(live)}", (2 * self.texts - len(kept)) / len(kept)
@@ -161,22 +161,22 @@ class MilvusRows(Snapshot):
         step = max(1, _FOUND_AT_ONCE // asked)
         for start in range(0, len(queries), step):
             block = queries[start : start + step]
-            for query, hits in zip(block, self._found(block, asked, wanted), strict=True):
-                found = {row: vector for row, vector in hits.items() if live[row]}
-                if not few and len(found) < enough:
-                    [found] = self._found(query[None], enough, among)
-                rows, similarity = sorted(found), self.manifest.similarity
-                vectors = np.array([*map(found.get, rows)], np.float32).reshape(-1, len(query))
+            for query, hits in zip(block, self._vectors_near(block, asked, wanted), strict=True):
+                candidates = {row: vector for row, vector in hits.items() if live[row]}
+                if not is_small and len(candidates) < enough:
+                    [candidates] = self._vectors_near(query[None], enough, among)
+                rows, similarity = sorted(candidates), self.manifest.similarity
+                vectors = np.array([*map(candidates.get, rows)], np.float32).reshape(-1, len(query))
                 best = best_rows([vectors], query, np.arange(len(rows)), count, similarity)
                 near.append([(rows[n], score) for n, score in best])
         return near
 
-    def _found(self, queries: np.ndarray, count: int, wanted: str) -> list[dict[int, Any]]:
+    def _vectors_near(self, queries: np.ndarray, count: int, wanted: str) -> list[dict[int, Any]]:
         """For each query vectors by the numbers of their rows."""
-        way = {"limit": count, "output_fields": _FIELDS, "filter": wanted}
-        way["search_params"] = {"params": {"ef": max(_LEAST_EF, count)}}
-        found = self._call("search", data=queries, **way)
-        return [{it["entity"]["row"]: it["entity"]["vector"] for it in hits} for hits in found]
+        options = {"limit": count, "output_fields": _FIELDS, "filter": wanted}
+        options["search_params"] = {"params": {"ef": max(_LEAST_EF, count)}}
+        candidates = self._call("search", data=queries, **options)
+        return [{it["entity"]["row"]: it["entity"]["vector"] for it in hits} for hits in candidates]
 
     def _similarities(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         vectors, places = self.vectors_at(rows.tolist()), np.arange(len(rows))
