@@ -360,7 +360,7 @@ def test_time_is_shared_by_what_a_trial_was_measured_to_take(tmp_path, monkeypat
     state = State({}, asked)
     options = AdaptOptions(encoder=str(tiny_bert), data="text.txt", minutes=60)
     search = Search(tmp_path, state, {})
-    rungs = searching.Rungs(search, options, {}, searching.time.monotonic())
+    rungs = searching.Rungs(search, options, {})
     ground = rungs.ground
     ground.step_seconds, ground.score_seconds, ground.other_seconds = 1.0, 2.0, 10.0
     # 100 seconds for each, of which 10 + 3 * 2 are no steps
