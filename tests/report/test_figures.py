@@ -93,6 +93,13 @@ def test_panels_share_their_scales(monkeypatch):
     assert len(left.lines) == 2 and styles[0][0] != styles[1][0] and styles[0][1] != styles[1][1]
 
 
+def test_every_run_is_in_the_legend(monkeypatch):
+    figure = Figure()
+    monkeypatch.setattr(module, "picture", lambda *given: given[-1](figure))
+    module.trajectories({"_one": run(), "$two": run("second")})
+    assert [it.get_text() for it in figure.legends[0].get_texts()] == ["_one", "$two"]
+
+
 def test_other_pairs_do_not_share_a_figure():
     with pytest.raises(DataError, match="stsb-dev>4 and stsb>4 are different pairs"):
         pictures([geometry(), geometry("b", pairs="stsb>4")], ())
