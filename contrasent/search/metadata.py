@@ -259,7 +259,7 @@ def numbered(
         length = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
         if similarity != "cosine":
             length = np.ones_like(length)
-        elif not length.all():
+        elif not (length > 0).all():  # nor NaN, of rows that others wrote
             row = int(length.argmin())
             raise CheckpointError(
                 "the encoder gives a vector without a direction (zeros) for text "
