@@ -219,7 +219,7 @@ def odd_server(monkeypatch):
         ((302, b"", {}), "answers 302"),
         ((503, b"later", {}), "answers 503 .*later"),
         ((503, b"9\r\nlate", {"Transfer-Encoding": "chunked"}), "answers 503"),
-        ((200, b"[[1.0, 1.", {"Content-Length": 12}), "does not answer: IncompleteRead"),
+        ((200, b"[[1.0, 1.", {"Content-Length": 12}), "does not answer: it broke off"),
         ((200, b"<html>", {}), "no 1 embeddings.*: b'<html>'"),
         ((200, b"[[1.0, NaN]]", {}), "or not finite"),
         ((200, b"[[1.0]]", {}), r"\[1, 1\] numbers"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from http.client import HTTPException, IncompleteRead
+from http.client import HTTPException
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -63,9 +63,9 @@ def post(url: str, body: object, seconds: float, over: Event, refused: bytes = b
             request = Request(url, json.dumps(body).encode(), headers)
             with _OPENER.open(request, timeout=seconds) as answer:
                 whole = bytes(answer.read(_MOST_BYTES))
-                if answer.length:  # read(amount) tells of no end that came too early
-                    raise IncompleteRead(whole, answer.length)
-                return whole
+                if not answer.length:
+                    return whole
+            problem, passes, after = "does not answer: it broke off", True, ""
         except HTTPError as error:
             message = ""
             with suppress(OSError, HTTPException):  # it may break off, too

@@ -236,11 +236,12 @@ def cluster(
         raise ConfigError("--clusters leaves nothing for hdbscan and --min-cluster-size to choose")
     with _embedded(text, encoder, asked, show_progress) as (known, vectors):
         count, few = len(vectors), asked.clusters or 2
-        if count <= few:
-            raise ConfigError(f"{count} texts are too few for {few} clusters")
         sample = mapped = _sample(count, _MAP)
-        if not np.ptp(vectors[mapped], axis=0).any():  # which ends t-SNE by a fault of memory
-            raise ConfigError(f"all of {len(mapped)} texts have the same vector, so none is apart")
+        problem = f"{count} texts are too few for {few} clusters" * (count <= few)
+        if not (problem or np.ptp(vectors[mapped], axis=0).any()):  # t-SNE would end the process
+            problem = f"all of {len(mapped)} texts have the same vector, so none is apart"
+        if problem:
+            raise ConfigError(problem)
         square, smallest = _map(vectors[mapped]), asked.min_cluster_size
         if count >= 2 * _MAP and not (smallest or asked.clusters):
             smallest = _stable_size(vectors, mapped, square)
