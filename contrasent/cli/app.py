@@ -255,8 +255,8 @@ def _keep_sources(given: dict[str, Any]) -> None:
     values = (value for name, value in given.items() if name not in _WRITTEN)
     lists = (listed(it if isinstance(it, list) else str(it)) for it in values)
     sources = [*map(str, chain.from_iterable(lists))]
-    named = (given.get(name) for name in _WRITTEN)
-    written = [Path(it).resolve() for it in named if isinstance(it, str | Path)]
+    named = [given[name] for name in _WRITTEN if isinstance(given.get(name), str | Path)]
+    written = [Path(path).resolve() for path in named]
     for path in written:
         twice = "is named for two outputs" * (written.count(path) > 1)
         if twice or (given.get("overwrite") and path.is_file()):

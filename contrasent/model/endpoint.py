@@ -81,8 +81,7 @@ def post(url: str, body: object, seconds: float, over: Event, refused: bytes = b
         if wait is None or not passes:
             break
         logger.warning("%s %s; asking again", url, problem)
-        asked_for = min(float(after), _SECONDS) if after.isdecimal() else 0.0
-        if over.wait(max(wait, asked_for)):
+        if over.wait(max(wait, min(float(after), _SECONDS) if after.isdecimal() else 0.0)):
             break
     raise CheckpointError(f"{url} {problem}; a key is read from the variable {KEY}")
 
