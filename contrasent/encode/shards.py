@@ -242,14 +242,15 @@ class Shards:
         """All rows in order, a few at a time; CheckpointError if a shard is damaged."""
         for number, size in enumerate(self._sizes):
             path = self._path(number)
-            rows = open_rows(path, size, self._made_from["width"], _REMEDY)
+            how = path, size, self._made_from["width"], _REMEDY
+            open_rows(*how)
             if self._notes[number].get("sha256", digest := files.sha256_of(path)) != digest:
                 raise CheckpointError(
                     f"{path} is damaged: its SHA-256 is not the one in its note; remove "
                     f"{path.with_suffix('.json')} and run the command again, or {_REMEDY}"
                 )
             for start in range(0, size, _CHUNK):
-                yield rows[start : start + _CHUNK]
+                yield open_rows(*how)[start : start + _CHUNK]  # mapped anew: what was read goes
 
     def finish(self, output: Path, encoder: Encoder, sentences: Sentences) -> None:
         """Make the output of the shards."""

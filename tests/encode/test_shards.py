@@ -1,11 +1,12 @@
 import json
+import weakref
 
 import numpy as np
 import pytest
 from helpers.dummy_encoder import DummyEncoder
 from pyarrow import parquet
 
-from contrasent.encode.shards import count_cut, open_sentences, write_embeddings
+from contrasent.encode.shards import Shards, count_cut, open_sentences, write_embeddings
 from contrasent.encode.vectors import open_rows
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.files import sha256_of
@@ -157,6 +158,16 @@ def test_a_source_that_shrinks_is_noticed(source, output, monkeypatch):
         monkeypatch.setattr(sentences, "count", lambda: 51)
         with pytest.raises(DataError, match="became shorter while it was read"):
             write_embeddings(DummyEncoder(), sentences, output, Sharding(shard_size=10))
+
+
+def test_rows_of_a_shard_leave_memory_once_they_were_read(write, monkeypatch):
+    shards = []
+    monkeypatch.setattr(Shards, "finish", lambda self, *_: shards.append(self))
+    monkeypatch.setattr("contrasent.encode.shards._CHUNK", 8)
+    write(shard_size=50)
+    blocks = shards[0].blocks()
+    mapped = weakref.ref(next(blocks).base)
+    assert mapped() is None and len(next(blocks)) == 8
 
 
 @pytest.mark.parametrize(
