@@ -93,8 +93,8 @@ def read(
         is_fixed = linear or fitted or (kind == "pooler" and "CNN" in paths)
         if asked not in (None, used) and is_fixed:
             raise ConfigError(
-                f"{folder} has a map that was fitted on embeddings of {kind} {used!r}, so it "
-                f"cannot be used with {kind} {asked!r}; fit another one on those"
+                f"{folder} ends with a map of embeddings of {kind} {used!r}, so it cannot be used "
+                f"with {kind} {asked!r}; fit another one on those"
             )
     width, convolutions, stored = backbone.width, None, None
     if (cnn := paths.get("CNN")) is not None:

@@ -296,8 +296,8 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
         )
     if encoder.transform is not None and not encoder.transform.is_trained:
         raise ConfigError(
-            f"{settings.name} has a map fitted to its embeddings ({encoder.transform.described}); "
-            "train the encoder that it was made from, and fit again with 'contrasent fit'"
+            f"{settings.name} ends with a map that is not trained ({encoder.transform.described}); "
+            "train the encoder without it, and fit one again with 'contrasent fit'"
         )
     if settings.layers is not None:
         encoder.backbone.keep_layers(settings.layers)

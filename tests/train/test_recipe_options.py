@@ -11,7 +11,9 @@ from helpers.command_line import PLAIN, refused, worked
 from contrasent.errors import CheckpointError
 from contrasent.model.backbones.base import training_device
 from contrasent.model.encoder import SentenceEncoder
+from contrasent.recipe import load_recipe
 from contrasent.training import run
+from contrasent.training.setup import start_encoder
 
 SHORT = {
     "--batch-size": ("batch_size", 8),
@@ -110,3 +112,15 @@ def test_the_accelerator_trains_unless_the_cpu_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert training_device(None).type == "mps"
+
+
+@pytest.mark.parametrize(
+    "name", ["unsup-simcse", "diffcse", "improve", "sup-adapt", "rank-distil", "tsdae"]
+)
+def test_a_finished_encoder_keeps_its_head_and_a_language_model_gets_none(
+    name, tiny_bert, tmp_path
+):
+    SentenceEncoder.load(tiny_bert, pooler="mean", head="mlp", device="cpu").save(tmp_path / "own")
+    for folder, made in ((tmp_path / "own", ("mean", "mlp")), (tiny_bert, ("cls", "none"))):
+        encoder = start_encoder(load_recipe(name, {"encoder.name": str(folder)}).encoder)
+        assert (encoder.pooler, encoder.head_name) == made
