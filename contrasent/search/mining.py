@@ -21,7 +21,7 @@ from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unicodedata import category
+from unicodedata import category, normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,7 @@ class Mined:
 
 def letters(text: str) -> str:
     """Letters and digits of a sentence without their case; of one without any, the sentence."""
-    return _NO_LETTER.sub("", text).casefold() or text
+    return _NO_LETTER.sub("", normalize("NFKC", text)).casefold() or text
 
 
 def read_pairs(examples: Examples) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from math import inf
 from typing import Any, Literal, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,14 +38,17 @@ _WORD = re.compile(f"[{CHARACTERS}]|(?:[^\\W{CHARACTERS}]|[{_SIGNS}])+")
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case; of scripts without spaces the characters."""
-    return _WORD.findall(text.lower())
+    """The words of a text in lower case, by NFKC; of scripts without spaces the characters."""
+    return _WORD.findall(normalize("NFKC", text).lower())
 
 
 def without_words(text: str, excluded: Container[str]) -> str:
     """A text without some words, whatever their case."""
-    left = _WORD.sub(lambda word: "" if word[0].lower() in excluded else word[0], text)
-    return " ".join(left.split())
+
+    def kept(found: re.Match[str]) -> str:
+        return "" if any(word in excluded for word in words(found[0])) else found[0]
+
+    return " ".join(_WORD.sub(kept, text).split())
 
 
 def word_table(texts: Iterable[str]) -> Any:

@@ -39,6 +39,7 @@ def test_the_best_texts_share_a_word_and_equal_ones_are_in_their_order():
         ("東京タワー and ไทย", ["東", "京", "タ", "ワ", "ー", "and", "ไ", "ท", "ย"]),
         ("हिन्दी में", ["हिन्दी", "में"]),
         ("Straße 7", ["straße", "7"]),
+        ("oublie\u0301 ﬁn ﾊﾟ", ["oublié", "fin", "パ"]),
     ],
 )
 def test_words_of_every_script(text, expected):
