@@ -35,7 +35,7 @@ _MARKDOWN = re.compile(
     r"^(?:#{1,6} |```|[*+-] (?=\w)|> |\|.*\|$)|\[[^\]]+\]\([^)]+\)|\*\*\w[^*]*\*\*|`[^`]+`"
 )
 _URL = re.compile(r"https?://|\bwww\.\w")
-_ENDS = re.compile(r"[.!?:\u2026\u3002\uff01\uff1f][\W_]*$")
+_ENDS = re.compile(r"[.!?:\u2026\u061f\u06d4\u0964\u0965\u3002\uff01\uff1f][\W_]*$")
 _LETTERS = "wrongly decoded letters (Ã© for é)"
 _AS_UTF8, _CLEAN = "save the file as UTF-8", "leave them out, as --clean does"
 # Each sign of harm: in words, what to do about it, from which share of examples, how it is seen.
@@ -115,6 +115,7 @@ class TextFacts:
     languages: Mapping[str, float]
     words: tuple[Lengths, ...]  # of each view; empty if there is no example
     tokens: tuple[Lengths, ...] | None  # None without a tokenizer
+    unknown: int  # sentences with words, none of which the tokenizer knows
     max_tokens: int | None
     cut: int | None  # sentences longer than ``max_tokens``; None without a tokenizer
     split_words: float | None  # share of a sample's words that are no single token
@@ -175,6 +176,7 @@ class TextFacts:
             (self.repeated * (self.views == 1), _MANY, f"repeats; {_CLEAN}"),
             (self.identical.count, 0, f"with {views} the same"),
             *((count, share, f"with {what}; {remedy}") for count, what, remedy, share, _ in seen),
+            (self.unknown / self.views, 0, "of words that the tokenizer does not know"),
             (self.wrapped, _MANY, "that end within a sentence; join the lines of a paragraph"),
             ((self.cut or 0) / self.views, _MANY, f"longer than {self.max_tokens} tokens"),
         ):
@@ -199,7 +201,7 @@ def describe(
     unreadable, identical, signs = Finding(), Finding(), {name: Finding() for name in _SIGNS}
     first, sample = list[tuple[str, ...]](), list[str]()
     hashes, words, tokens = array("q"), array("I"), array("I")
-    draw, wrapped, before = random.Random(0), 0, ""
+    draw, wrapped, before, unknown = random.Random(0), 0, "", 0
 
     def read() -> Iterator[tuple[str, ...]]:
         nonlocal wrapped, before
@@ -225,7 +227,9 @@ def describe(
     for portion in portions(read()):
         words.extend(map(n_words, portion))
         if tokenizer is not None:
-            tokens.extend(map(len, tokenizer.ids(portion, None)[0]))
+            ids, _ = tokenizer.ids(portion, None)
+            tokens.extend(map(len, ids))
+            unknown += tokenizer.wordless(ids)
     documents = documents or find_documents(examples, lambda _: None)
 
     def of_views(lengths: "array[int]") -> tuple[Lengths, ...]:
@@ -253,6 +257,7 @@ def describe(
         languages=_shares(map(_language, sample)),
         words=of_views(words),
         tokens=None if tokenizer is None else of_views(tokens),
+        unknown=unknown,
         max_tokens=limit,
         cut=None if limit is None or tokenizer is None else sum(it > limit for it in tokens),
         split_words=None if tokenizer is None else _split_words(sample, tokenizer),

@@ -237,8 +237,8 @@ class SentenceEncoder(nn.Module, Encoder):
         options.warn_of_cut(truncated, done, self.limit(options.task))
         if wordless:
             warn(
-                f"{wordless} of {done} sentences have no word that {self.tokenizer.source} knows, "
-                "and all get the same vector"
+                f"{wordless} of {done} sentences have no word that {self.tokenizer.source} knows; "
+                "their vectors do not tell them apart"
             )
 
     @contextmanager

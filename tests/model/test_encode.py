@@ -121,6 +121,13 @@ def test_too_long_sentences_are_cut_with_one_warning_and_their_number(form, tiny
     np.testing.assert_allclose(silent, rows, rtol=0, atol=1e-6)
 
 
+def test_sentences_of_unknown_words_alone_are_counted(tiny_encoder, recwarn):
+    tiny_encoder.encode(["a dog", "", "a qqqq"])
+    assert not recwarn
+    with pytest.warns(UserWarning, match=r"^2 of 4 sentences have no word that .* knows"):
+        tiny_encoder.encode(["a dog", "qqqq", "ไทย qqqq", ""])
+
+
 def test_too_long_sentences_can_be_an_error(tiny_encoder):
     fitting = tiny_encoder.encode(["dog " * 62], on_overflow="error", precision="fp32")
     assert fitting.shape == (1, 16)
