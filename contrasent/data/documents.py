@@ -195,7 +195,7 @@ class Spans:
 
 
 _MAY_END = re.compile(
-    r"[.!?\u2026]+[\"')\]\u2019\u201d\u00bb]*\s+|[\u3002\uff01\uff1f]+[\u300d\u300f]*\s*"
+    r"[.!?\u2026\u061f\u06d4\u0964\u0965]+[\"')\]\u2019\u201d\u00bb]*\s+|[\u3002\uff01\uff1f]+[\u300d\u300f]*\s*"
 )
 _ABBREVIATED = (
     "mr mrs ms dr prof st sr jr rev gen col capt lt sgt sen rep gov hon vs etc cf al approx vol "

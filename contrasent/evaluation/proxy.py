@@ -28,7 +28,8 @@ MOST, SHARE, FEWEST = 1000, 0.1, 50
 """Rows that a task is made of; what a run holds out at most; queries below which it does not."""
 
 _FEWEST_WORDS, _FEWEST_LETTERS = 8, 16
-_ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
+QUESTION = ("?", "\uff1f", "\u061f")
+_ENDS = (*QUESTION, ".", "!", "\u3002", "\uff01", "\u06d4", "\u0964", "\u0965")
 
 Example = tuple[str, ...]
 Unit = tuple[Example, ...]
@@ -151,7 +152,6 @@ def digest(text: str) -> int:
 
 MOST_QUERIES = 400
 _LONGEST, _SECTION, _KEYWORDS = 50, 10, 4
-_QUESTION = ("?", "\uff1f")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def _next(sample: TextSample) -> Iterator[Ask]:
 
 def _answers(sample: TextSample) -> Iterator[Ask]:
     for ask in _next(sample):
-        if ask.query.endswith(_QUESTION) > sample.texts[ask.wanted[0]].endswith(_QUESTION):
+        if ask.query.endswith(QUESTION) > sample.texts[ask.wanted[0]].endswith(QUESTION):
             yield ask
 
 

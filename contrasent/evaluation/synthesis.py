@@ -27,7 +27,15 @@ from contrasent.data.documents import find_documents, split_sentences
 from contrasent.data.examples import Examples, Rows, keep_rows, open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
-from contrasent.evaluation.proxy import Ask, TextSample, digest, is_title, queries_of, units_of
+from contrasent.evaluation.proxy import (
+    QUESTION,
+    Ask,
+    TextSample,
+    digest,
+    is_title,
+    queries_of,
+    units_of,
+)
 from contrasent.evaluation.retrieval import embed_sides, similarities
 from contrasent.files import exclusive, readable
 from contrasent.model.endpoint import Requests, post
@@ -43,7 +51,6 @@ Pair = tuple[str, str, str]
 
 _HEADING = re.compile(r"#{1,6} \S|(={1,6}) .+ \1$")
 _MARKUP = re.compile(r"^(?:[#*+>|-]+ +)+")
-_QUESTION = ("?", "\uff1f")
 _KEYWORDS, _FEWEST, _MOST, _ALIKE, _SHOWN = 4, 8, 40, 0.8, 3
 _PROMPTS = {
     "question": "Write a question that this text answers, as one asks who has not read it.",
@@ -188,10 +195,10 @@ def _questions(sample: TextSample) -> Iterator[Ask]:
     for row, text in enumerate(sample.texts):
         parts = split_sentences(text)
         for n, part in enumerate(parts, start=1):
-            answer = takewhile(lambda it: not it.endswith(_QUESTION), parts[n:])
-            if part.endswith(_QUESTION) and n < len(parts):
+            answer = takewhile(lambda it: not it.endswith(QUESTION), parts[n:])
+            if part.endswith(QUESTION) and n < len(parts):
                 yield Ask(part, (row,), {row: " ".join(answer)})
-            elif part.endswith(_QUESTION) and row in following:
+            elif part.endswith(QUESTION) and row in following:
                 yield Ask(part, (following[row],), {}, row)
 
 

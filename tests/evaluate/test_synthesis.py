@@ -106,6 +106,14 @@ def test_a_line_that_asks_finds_the_line_after_it(tmp_path):
     assert all((query, passage) in set(pairwise(lines)) for query, passage, _ in found)
 
 
+def test_questions_and_sentences_end_by_the_marks_of_their_script(tmp_path):
+    path, asked = tmp_path / "faq.txt", [f"{RARE[n]} كيف حالك؟" for n in range(40)]
+    path.write_text("".join(f"{it} أنا {said(9)} {RARE[n]}.\n" for n, it in enumerate(asked)))
+    found = contrasent.synthesize(path, documents=False, kinds="question").pairs
+    assert {query for query, _, _ in found} == {*asked}
+    assert split_sentences("मैं ठीक हूँ। वह आया॥ और?") == ["मैं ठीक हूँ।", "वह आया॥", "और?"]
+
+
 def test_a_question_that_ends_a_document_is_not_answered_by_the_next_document(tmp_path):
     path = tmp_path / "faq.txt"
     lines = [f"It is {RARE[n]} {said(9)}.\nWhere is {RARE[n + 1]} {said(3)}?\n" for n in range(60)]
