@@ -361,6 +361,8 @@ class RatedPairs:
                 f"from {gold.min():g} to {gold.max():g}, so ask for a lower one"
             )
         sentences, places = distinct([sentence for side in task.sides for sentence in side])
+        if len(sentences) < 2:
+            raise DataError(f"{task.name.heading}: all sentences are equal; give different ones")
         first, second = np.split(places, 2)
         return cls(f"{name}{condition}", task, condition, sentences, first, second, gold, positive)
 
