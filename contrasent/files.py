@@ -188,9 +188,8 @@ def read_json(path: str | Path) -> Any:
 
 
 def write_json(path: Path, content: Any, **how: Any) -> None:
-    """Write a JSON file, and the folder it is in, ``how`` as `json.dumps` takes it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2, **how) + "\n", encoding="utf-8")
+    """Write a JSON file, whole or not at all, ``how`` as `json.dumps` takes it."""
+    write_text(path, json.dumps(content, **{"indent": 2, **how}) + "\n")
 
 
 def read_config(kind: Any, path: Path) -> Any:

@@ -35,7 +35,7 @@ from contrasent.adaptation.trials import Search, State, Trial
 from contrasent.data import Rows, find_documents, keep_rows, n_words, open_examples, split_sentences
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation import FEWEST, HALVES, METRIC, NEARER, SOLVED, EncoderUse, Judgement
-from contrasent.files import listed, remove_folder, write_text
+from contrasent.files import listed, read_json, remove_folder, write_json, write_text
 from contrasent.model import MaskedLm, SentenceEncoder, is_sentence_encoder, load_encoder
 from contrasent.options import AdaptOptions
 from contrasent.recipe import load_recipe
@@ -209,8 +209,7 @@ class Adaptation:
         changes = [asdict(change) for change in self.scores.changes]
         answer = {"outcome": self.outcome, "hybrid_weight": self.hybrid_weight}
         content = {"sentences": self.sentences, **answer, **kept, "scores": changes}
-        lines = json.dumps(content, indent=1, ensure_ascii=False, default=str)
-        write_text(folder / RESULT, lines + "\n")
+        write_json(folder / RESULT, content, indent=1, ensure_ascii=False, default=str)
         judged = self.judgement
         contents = Contents(
             (*(judged.records if judged else ()), *self.scores.records),
@@ -223,7 +222,7 @@ class Adaptation:
 
 def _finish(rungs: Rungs, why: str) -> Adaptation:
     ground, folder, best = rungs.ground, rungs.search.folder, rungs.search.best
-    kept = json.loads((folder / RESULT).read_text(encoding="utf-8"))["judgement"]
+    kept = read_json(folder / RESULT)["judgement"]
     start, run = rungs.options.encoder, folder / _RUN
     result = Adaptation(
         text=ground.text,

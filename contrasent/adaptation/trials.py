@@ -73,8 +73,7 @@ class State:
 
     def write(self, folder: Path) -> None:
         """Write it as JSON."""
-        text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
-        files.write_text(folder / _STATE, text + "\n")
+        files.write_json(folder / _STATE, asdict(self), indent=1, ensure_ascii=False)
 
 
 class Search:

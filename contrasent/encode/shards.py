@@ -163,7 +163,7 @@ class Shards:
                 files.remove_folder(folder)
             folder.mkdir(exist_ok=True)
             if other or not started:
-                files.write_text(folder / FILE, json.dumps(made_from, indent=2) + "\n")
+                files.write_json(folder / FILE, made_from)
         size = settings.shard_size
         self._sizes = [min(size, total - first) for first in range(0, total, size)]
         self._notes: dict[int, dict[str, Any]] = {}
@@ -217,7 +217,7 @@ class Shards:
                     note = self._write(number, encoder, islice(rest, size), advance)
                     if note["rows"] != self._sizes[number]:
                         raise DataError(f"{sentences.source} became shorter while it was read")
-                    files.write_text(self._path(number).with_suffix(".json"), json.dumps(note))
+                    files.write_json(self._path(number).with_suffix(".json"), note)
                     self._notes[number] = note
 
     def _write(
@@ -269,7 +269,7 @@ class Shards:
                     append(np.load(path), ())
                 shard |= {"file": small.name, "sha256": files.sha256_of(small)}
             listed = {**self._made_from, "rows": self.sum("rows"), "shards": shards}
-            files.write_text(output / FILE, json.dumps(listed, indent=2) + "\n")
+            files.write_json(output / FILE, listed)
             for shard, path in zip(shards, paths, strict=True):
                 path.with_suffix(".json").unlink()
                 files.tidy_lock(path)
@@ -289,9 +289,9 @@ class Shards:
 def manifest_in(folder: Path, kind: str) -> dict[str, Any]:
     """The manifest of a folder if its format begins with ``kind``; otherwise, nothing."""
     try:
-        manifest: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = files.read_json(folder / FILE)
         return manifest if manifest["format"].startswith(kind) else {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 

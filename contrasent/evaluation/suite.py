@@ -3,7 +3,6 @@
 Leaks are text of tasks that stands in training text too.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from contrasent.evaluation.embed import EncoderUse, Problem, Scores
 from contrasent.evaluation.intervals import Bootstrap
 from contrasent.evaluation.protocols import Options
 from contrasent.evaluation.task_names import STS_TASKS, TaskName, TaskText, refuse
+from contrasent.files import read_json
 from contrasent.model.hub import INFO_FILE, find_download, section
 from contrasent.options import EvaluationOptions
 from contrasent.records import Record
@@ -292,8 +292,8 @@ def find_overlap(
     folders = (it / part for it in (path, kept) if it for part in ("", "best", "last"))
     folder = next((it.resolve() for it in folders if (it / INFO_FILE).is_file()), None)
     info: Any = None
-    with suppress(OSError, ValueError):
-        info = folder and json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+    with suppress(CheckpointError):
+        info = folder and read_json(folder / INFO_FILE)
     if folder is None or not isinstance(info, dict):
         return None
     data, settings = section(info, "data"), section(section(info, "recipe"), "data")

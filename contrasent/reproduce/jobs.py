@@ -7,7 +7,6 @@ counts when its ``job.json`` is in place, a measure when its result is.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +20,7 @@ from contrasent import model
 from contrasent.encode import end_with_parent
 from contrasent.errors import ConfigError, ContrasentError
 from contrasent.evaluation import STS, Geometry
-from contrasent.files import write_text
+from contrasent.files import read_json, write_text
 from contrasent.recipe import Recipe
 from contrasent.reproduce import materials, papers
 from contrasent.reproduce.materials import Materials, content_hash, data_sha256, path_sha256
@@ -135,7 +134,7 @@ class Store:
     def result(self, measurement: Measurement) -> Measured | None:
         """What was measured; None if it was not."""
         path = self.path(measurement, ".json")
-        return Measured(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+        return Measured(**read_json(path)) if path.is_file() else None
 
     def examples(self, result: str) -> Mapping[str, np.ndarray]:
         """Numbers by test pair or example, by task or value; nothing where none were kept."""
@@ -148,7 +147,7 @@ class Store:
     def description(self, job: Job) -> dict[str, Any]:
         """What is kept of a job that was made; nothing of one that was not."""
         path = self.folder(job) / DONE
-        return json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        return read_json(path) if path.is_file() else {}
 
     def failure(self, job: Job) -> str:
         """Why the last attempt at a job failed; empty if it did not."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from contrasent.data import senteval
 from contrasent.errors import ConfigError, pick
 from contrasent.evaluation import Geometry, read_geometry, read_trajectory
-from contrasent.files import exclusive, remove_folder, write_text
+from contrasent.files import exclusive, read_json, remove_folder, write_json, write_text
 from contrasent.recipe import validate
 from contrasent.report import FIGURES, FigureData, Picture, Table, text_table, write_pictures
 from contrasent.reproduce import papers
@@ -46,7 +45,7 @@ class PaperRequest:
     def read(cls, output: Path) -> PaperRequest:
         """Records of a folder; none of a new one."""
         path = output / _REQUEST
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        content = read_json(path) if path.is_file() else {}
         return validate(cls, content, str(path))
 
     def followed_by(self, scale: str | None, request: PaperRequest) -> PaperRequest:
@@ -129,7 +128,7 @@ def reproduce_tables(
     with exclusive(output):
         asked = PaperRequest.read(output).extended(request, tables)
         filler = open_filler(request, output, download=True)
-        write_text(output / _REQUEST, json.dumps(asdict(asked), indent=1) + "\n")
+        write_json(output / _REQUEST, asdict(asked), indent=1)
         store = filler.store
         wanted = list(filler.measurements(tables))
         if overwrite:

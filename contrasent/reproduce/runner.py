@@ -3,7 +3,6 @@
 A failure is written beside its job and stays in its cell; everything else goes on.
 """
 
-import json
 import logging
 import time
 import warnings
@@ -17,7 +16,7 @@ from contrasent import evaluation, model
 from contrasent.data import build, open_examples
 from contrasent.errors import ContrasentError
 from contrasent.evaluation import STS, TRANSFER, EncoderUse, Scores, Suite
-from contrasent.files import remove_folder, write_text, writing
+from contrasent.files import read_json, remove_folder, write_json, write_text, writing
 from contrasent.fitting import FITTERS, open_fitting_text
 from contrasent.recipe import Recipe
 from contrasent.records import lines_of_kind
@@ -76,7 +75,7 @@ def _make(job: Job, store: Store) -> None:
         "environment": environment(),
         **more,
     }
-    write_text(store.folder(job) / DONE, json.dumps(description, indent=1) + "\n")
+    write_json(store.folder(job) / DONE, description, indent=1)
 
 
 def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def _train(job: Job, recipe: Recipe, store: Store) -> dict[str, Any]:
     teachers = {role: str(_encoder_folder(store, it)) for role, it in job.teachers.items()}
     recipe = replace(recipe, objective={**recipe.objective, **teachers})
     train(recipe, run, resume=True, device=store.device)
-    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    result = read_json(run / "result.json")
     kept = "best" if result["best_step"] else "last"
     for name in {"best", "best-twin", "last-twin"} - {kept}:
         remove_folder(run / name)
@@ -168,7 +167,7 @@ def _write(measured: Measured, measurement: Measurement, store: Store) -> None:
     # The file by which it counts comes last.
     names = [it.name for it in fields(measured) if it.name not in ("examples", "geometry")]
     content = {name: getattr(measured, name) for name in names}
-    write_text(store.path(measurement, ".json"), json.dumps(content, indent=1) + "\n")
+    write_json(store.path(measurement, ".json"), content, indent=1)
 
 
 def _measure_encoder(measurement: Measurement, use: EncoderUse, store: Store) -> Measured:

@@ -6,7 +6,6 @@ snapshot never changes: threads search it while another writes the next one.
 Shapes: Q queries, N rows of a segment, D dimensions of a vector.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -22,7 +21,7 @@ from contrasent.data.tokenizer import require_text
 from contrasent.encode.shards import FILE
 from contrasent.encode.vectors import SmallVectors, Vectors, npy_writer, open_rows, write_ranges
 from contrasent.errors import CheckpointError, ConfigError, shown
-from contrasent.files import inside, readable, write_text, writing
+from contrasent.files import inside, readable, write_json, writing
 from contrasent.model.protocol import Conventions, Encoder
 from contrasent.options import SearchOptions
 from contrasent.search import nearest as knn
@@ -164,7 +163,7 @@ class IndexManifest:
 def write_manifest(folder: Path, manifest: IndexManifest) -> None:
     """Make ``manifest`` what the folder holds, at once."""
     content = asdict(replace(manifest, format="contrasent-index-5"))
-    write_text(folder / FILE, json.dumps(content, indent=2) + "\n")
+    write_json(folder / FILE, content)
 
 
 def read_manifest(folder: Path) -> IndexManifest:

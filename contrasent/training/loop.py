@@ -1,6 +1,5 @@
 """The training loop, its updates and their metrics, and the state from which it goes on."""
 
-import json
 import math
 import shutil
 from collections import deque
@@ -19,7 +18,7 @@ from torch.profiler import record_function
 from contrasent.data.batch import Batch
 from contrasent.distributed import WHOLE, Split, splitting, sum_gradients
 from contrasent.errors import CheckpointError, ContrasentError
-from contrasent.files import writing_folder
+from contrasent.files import read_json, write_json, writing_folder
 from contrasent.functional import alignment, uniformity
 from contrasent.model.backbones.base import evaluating, keep_freed_memory, matrix_precision
 from contrasent.model.encoder import SentenceEncoder
@@ -326,7 +325,7 @@ def save_state(folder: Path, progress: Progress, training: Training) -> None:
         _save(named, partial / "optimizer.safetensors")
         _save(random_state(training.encoder.device), partial / "random.safetensors")
         described = {"format": _FORMAT, **asdict(progress)}
-        (partial / "progress.json").write_text(json.dumps(described), encoding="utf-8")
+        write_json(partial / "progress.json", described)
     for other in folder.iterdir():
         if other != target:
             shutil.rmtree(other)
@@ -338,7 +337,7 @@ def load_state(folder: Path, training: Training) -> Progress | None:
     if newest is None:
         return None
     try:
-        described = json.loads((newest / "progress.json").read_text(encoding="utf-8"))
+        described = read_json(newest / "progress.json")
         if (written := described.pop("format")) != _FORMAT:
             raise ValueError(f"its format is {written!r}, and this version reads {_FORMAT}")
         for name, module in training.modules.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -21,7 +20,7 @@ from accelerate import Accelerator
 from contrasent.data.examples import Rows, keep_data
 from contrasent.distributed import ProcessGroup, launched
 from contrasent.errors import ContrasentError, is_out_of_memory, logger
-from contrasent.files import remove_folder, write_text
+from contrasent.files import read_json, remove_folder, write_json, write_text
 from contrasent.model.backbones.base import FULL_FP32, give_back_freed_memory
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.hub import CARD, INFO_FILE, write_card
@@ -389,11 +388,11 @@ class Session:
             if leads:
                 write_text(folder.scores, json_lines(scores.records))
                 # Whole tasks, and gains in words, also stand beside the encoder and on its card.
-                own = json.loads((target / INFO_FILE).read_text(encoding="utf-8"))
+                own = read_json(target / INFO_FILE)
                 for name, records in (("scores", scores.after), ("scores_before", scores.before)):
                     own[name] = [asdict(it) for it in records if it.aggregation != "subset"]
                 own["gains"] = [gain.sentence for gain in scores.gains]
-                write_text(target / INFO_FILE, f"{json.dumps(own, indent=2, ensure_ascii=False)}\n")
+                write_json(target / INFO_FILE, own, ensure_ascii=False)
                 if (target / CARD).is_file():
                     write_card(target)
         if device.type == "cuda":
@@ -422,7 +421,7 @@ class Session:
                 "examples_per_second": self._examples / self._seconds if self._seconds else 0.0,
                 "changes": [asdict(change) for change in scores.changes],
             }
-            write_text(folder.result, json.dumps(described, indent=2) + "\n")
+            write_json(folder.result, described)
             shutil.rmtree(folder.state, ignore_errors=True)
         metric = None if parts.dev is None else parts.dev.metric
         content |= {"scores": scores, "dev_metric": metric, "last_loss": self._loss}

@@ -13,8 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contrasent import files
 from contrasent.errors import ConfigError, MissingExtraError, logger, pick
-from contrasent.files import BusyError, exclusive, recover_folder, require_place, sweep, write_text
 from contrasent.recipe import Recipe, dotted, load_recipe, to_yaml
 from contrasent.records import installed_versions
 
@@ -86,7 +86,7 @@ class RunFolder:
 
     def read_result(self) -> Any:
         """The content of ``result.json``."""
-        return json.loads(self.result.read_text(encoding="utf-8"))
+        return files.read_json(self.result)
 
     def read_dev_scores(self) -> tuple[str, float | None, list[float]]:
         """The dev task, its score of the start as it comes, and those of all else on the way."""
@@ -107,7 +107,7 @@ class RunFolder:
 
     def check_place(self, *, resume: bool, overwrite: bool) -> None:
         """Raise ConfigError if the folder cannot be written to, or holds anything to be kept."""
-        require_place(self.root)
+        files.require_place(self.root)
         names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
         names = [name for name in names if name != _LOCK and not _is_unfinished(name)]
         foreign = [name for name in names if name not in _WRITTEN]
@@ -148,8 +148,8 @@ class RunFolder:
     ) -> Iterator[None]:
         """Take the folder, write recipe, data and environment; others are kept out of it."""
         self.root.mkdir(parents=True, exist_ok=True)
-        with exclusive(self.state):
-            sweep(self.root)
+        with files.exclusive(self.state):
+            files.sweep(self.root)
             self.check(recipe, resume=resume, overwrite=overwrite)
             if resume:
                 then = (self._kept() or data).get("read", {})
@@ -167,18 +167,18 @@ class RunFolder:
                     else:
                         path.unlink(missing_ok=True)
             for encoder in (self.best, self.last):
-                recover_folder(encoder)
-                recover_folder(twin_of(encoder))
-            write_text(self.root / _RECIPE, _HEADER + to_yaml(recipe))
-            write_text(self.root / _DATA, json.dumps(data, indent=2) + "\n")
-            write_text(self.root / _ENVIRONMENT, json.dumps(environment(), indent=2) + "\n")
+                files.recover_folder(encoder)
+                files.recover_folder(twin_of(encoder))
+            files.write_text(self.root / _RECIPE, _HEADER + to_yaml(recipe))
+            files.write_json(self.root / _DATA, data)
+            files.write_json(self.root / _ENVIRONMENT, environment())
             yield
 
     def tidy(self) -> None:
         """Remove what only an unfinished run needs; the process that completed it may have died."""
         if self.state.exists() or (self.root / _LOCK).exists():
-            with suppress(BusyError), exclusive(self.state):
-                sweep(self.root)
+            with suppress(files.BusyError), files.exclusive(self.state):
+                files.sweep(self.root)
                 shutil.rmtree(self.state, ignore_errors=True)
 
     @property
@@ -189,7 +189,7 @@ class RunFolder:
 
     def _kept(self) -> Any:
         path = self.root / _DATA
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return files.read_json(path) if path.is_file() else None
 
     @property
     def is_run(self) -> bool:
@@ -215,7 +215,7 @@ class MetricsFile:
         if path is not None:
             text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
             lines = text.splitlines(keepends=True)
-            write_text(path, "".join(line for line in lines if _is_before(line, first_step)))
+            files.write_text(path, "".join(line for line in lines if _is_before(line, first_step)))
         self.file = (path or Path(os.devnull)).open("a", encoding="utf-8")
 
     def write(self, values: Mapping[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """The scores of runs: the task that selects ``best``, start beside result, several seeds."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from contrasent.evaluation.protocols import Options, preset_named
 from contrasent.evaluation.proxy import FEWEST, METRICS, hold_out
 from contrasent.evaluation.suite import RETRIEVAL, STS, TASK_TYPES, TRANSFER, Suite, TaskData
 from contrasent.evaluation.task_names import HELD_OUT, TaskName
-from contrasent.files import listed, write_text
+from contrasent.files import listed, write_json
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import WordEncoder
 from contrasent.recipe import Recipe
@@ -256,5 +255,5 @@ def train_seeds(
     derived = ("mean", "deviation", "difference", "interval")
     each = [asdict(it) | {name: getattr(it, name) for name in derived} for it in scores]
     summary = {"seeds": list(folders), "best": encoder.relative_to(output).as_posix()}
-    write_text(output / "seeds.json", json.dumps({**summary, "scores": each}, indent=2) + "\n")
+    write_json(output / "seeds.json", {**summary, "scores": each})
     return SeedRuns(folders, tuple(scores), encoder)
