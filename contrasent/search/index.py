@@ -91,12 +91,8 @@ class Index:
         if form == "binary":
             kind, form = chosen, "int8"
         if isinstance(texts, FinishedShards):
-            written = str(texts.manifest["precision"])
-            pick("precision of the shards", precision, {"auto", written})
-            precision, blocks = written, texts.blocks(embeds)
-        else:
-            given = sentences_of(texts, "texts")
-            blocks = embedded(embeds, given, (precision, similarity, show_progress))
+            precision = str(texts.manifest["precision"])
+            pick("precision of the shards", asked.precision, {"auto", precision})
         folder, table = Path(folder), None if metadata is None else metadata_table(metadata)
         manifest = IndexManifest(
             EncoderIdentity.of(embeds, precision),
@@ -109,6 +105,11 @@ class Index:
             words=WordsInfo() if asked.words else None,
             columns=joint_columns({}, table),
         )
+        if isinstance(texts, FinishedShards):
+            blocks = texts.blocks(embeds)
+        else:
+            given = sentences_of(texts, "texts")
+            blocks = embedded(embeds, given, manifest, show_progress=show_progress)
         rows = numbered(blocks, names, similarity, table)
         recover_folder(folder.resolve())
         remedy = "it is not an index, so it is left alone: name another folder"
@@ -173,11 +174,9 @@ class Index:
         show_progress: bool = False,
     ) -> None:
         """Embed more texts with the encoder that built the index and append them, all or none."""
-        embeds = self.encoder(encoder)
-        texts = sentences_of(texts, "texts")
-        names, manifest = checked_ids(ids), self.manifest
-        how = manifest.encoder.precision, manifest.similarity, show_progress
-        self._change((), embedded(embeds, texts, how), names, metadata)
+        embeds, texts = self.encoder(encoder), sentences_of(texts, "texts")
+        blocks = embedded(embeds, texts, self.manifest, show_progress=show_progress)
+        self._change((), blocks, checked_ids(ids), metadata)
 
     def change(
         self,
@@ -217,7 +216,7 @@ class Index:
             words = known and WordsInfo(known.weight, known.chosen_by, known.hybrid)
             manifest = replace(was, encoder=identity, similarity=similarity, words=words)
             manifest = replace(manifest, given=was.next_number, segments=(), ann=None, removed=None)
-            blocks = embedded(embeds, texts, (precision, similarity, show_progress))
+            blocks = embedded(embeds, texts, manifest, show_progress=show_progress)
             metadata = table.drop_columns(["id", "text"]) if was.columns else None
             rows = numbered(blocks, table.column("id").to_pylist(), similarity, metadata)
             _write_index(self.folder, manifest, rows, None, show_progress)
@@ -290,9 +289,8 @@ class Index:
             return self.snapshot.search(None, how, queries)
         if self._checked[0] != encoder:  # hashing all weights takes longer than a search
             self._checked = encoder, self.encoder(encoder)
-        own = manifest.encoder.precision, manifest.similarity, False
-        blocks = [rows for rows, _ in embedded(self._checked[1], queries, own, "query")]
-        return self.snapshot.search(np.concatenate(blocks), how, queries) if queries else []
+        rows = [it for it, _ in embedded(self._checked[1], queries, manifest, role="query")]
+        return self.snapshot.search(np.concatenate(rows), how, queries) if queries else []
 
     @takes(SearchOptions)
     def search_vectors(
@@ -437,16 +435,15 @@ def _opened(folder: Path, last: object = None) -> Snapshot:
 
 
 def embedded(
-    encoder: Encoder, texts: Iterable[str], how: tuple[str, str, bool], role: str = "document"
+    encoder: Encoder, texts: Iterable[str], like: IndexManifest, role: str = "document", **how: Any
 ) -> Blocks:
-    """Rows of texts, and these; by a precision, for a similarity, with or without progress."""
-    precision, similarity, show_progress = how
+    """Rows of texts for an index that is ``like`` that, and these; ``how`` as `encode_stream`."""
     return blocks_with_texts(
         encoder,
         checked_texts(texts),
         chunk=_CHUNK,
-        normalize=True if similarity == "cosine" else None,
-        precision=precision,
-        show_progress=show_progress,
+        normalize=True if like.similarity == "cosine" else None,
+        precision=like.encoder.precision,
         **role_options(encoder, role),
+        **how,
     )

@@ -197,16 +197,16 @@ class _Writer:
 
     def _vectors(self, index: Index, texts: list[str]) -> np.ndarray:
         """Vectors ``(n, D)``, of texts that are in the index already those that it has."""
-        numbers, made_by = index.snapshot.rows_of(texts, "text"), index.manifest.encoder
+        numbers = index.snapshot.rows_of(texts, "text")
         known = sorted(numbers, key=lambda text: numbers[text])
         stored = index.snapshot.vectors_at([numbers[text] for text in known])
         vectors = dict(zip(known, stored, strict=True))
         if new := [text for text in dict.fromkeys(texts) if text not in vectors]:
-            own = made_by.precision, index.manifest.similarity, self.show_progress
-            for rows, of_rows in embedded(self.encoder, new, own):
+            shown = self.show_progress
+            for rows, of_rows in embedded(self.encoder, new, index.manifest, show_progress=shown):
                 vectors |= dict(zip(of_rows, rows, strict=True))
         self.embedded += len(new)
-        return np.array([vectors[text] for text in texts]).reshape(-1, made_by.width)
+        return np.array([vectors[text] for text in texts]).reshape(-1, index.manifest.encoder.width)
 
 
 def _files(root: Path) -> Iterator[Path]:
