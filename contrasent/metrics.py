@@ -77,7 +77,7 @@ def pearson(scores: ArrayLike, gold: ArrayLike) -> float:
 
 def spectrum(embeddings: ArrayLike) -> Vector:
     """Singular values of unit rows ``(N, D)``, not centred, the largest at 1 (SimCSE, F.1)."""
-    unit = unit_rows(embeddings)
+    unit = directions(embeddings)
     squares = np.linalg.eigvalsh(unit.T @ unit)[::-1][: min(unit.shape)]
     values: Vector = np.sqrt(np.maximum(squares, 0) / squares[0])
     return values
@@ -85,7 +85,7 @@ def spectrum(embeddings: ArrayLike) -> Vector:
 
 def mean_cosine(embeddings: ArrayLike) -> float:
     """Mean cosine of all pairs of rows of ``(N, D)``: anisotropy (Ethayarajh 2019, section 4.1)."""
-    unit = unit_rows(embeddings)
+    unit = directions(embeddings)
     count = len(unit)
     return float((np.square(unit.sum(axis=0)).sum() - count) / (count * (count - 1)))
 
@@ -98,15 +98,15 @@ def partition_ratio(embeddings: ArrayLike) -> float:
     with c the eigenvectors of the D x D matrix of products of the columns (Mu and Viswanath 2018,
     section 2.2). The sign of an eigenvector is arbitrary, so both signs of each are taken. Their
     vectors keep their lengths; unit rows make encoders of different scale comparable. DataError as
-    :func:`unit_rows`.
+    :func:`directions`.
     """
-    unit = unit_rows(embeddings)
+    unit = directions(embeddings)
     projected = unit @ np.linalg.eigh(unit.T @ unit).eigenvectors
     sums = [np.exp(sign * projected).sum(axis=0) for sign in (1, -1)]
     return float(np.min(sums) / np.max(sums))
 
 
-def unit_rows(embeddings: ArrayLike) -> Matrix:
+def directions(embeddings: ArrayLike) -> Matrix:
     """The rows of ``(N, D)``, each divided by its length, in float64."""
     rows = np.asarray(embeddings, dtype=np.float64)
     lengths = np.sqrt(np.square(rows).sum(axis=1))

@@ -111,7 +111,7 @@ def test_what_is_even_and_what_is_collapsed():
 
 @pytest.mark.parametrize("bad", [0, np.nan, np.inf])
 @pytest.mark.parametrize(
-    "measure", [metrics.spectrum, metrics.mean_cosine, metrics.partition_ratio, metrics.unit_rows]
+    "measure", [metrics.spectrum, metrics.mean_cosine, metrics.partition_ratio, metrics.directions]
 )
 def test_a_row_without_a_direction_is_named(measure, bad, rows):
     rows[7] = bad

@@ -180,14 +180,12 @@ class Spans:
             start = int(random.integers(blocks[place], blocks[place] + self.longest - length + 1))
             anchors.append((start, start + length))
             del blocks[max(0, place - 1) : place + 2]
-        repeated = (anchor for anchor in anchors for _ in range(self.positives))
-        return anchors + [self._positive(anchor, words, random) for anchor in repeated]
-
-    def _positive(self, anchor: Span, words: int, random: Generator) -> Span:
-        start, end = anchor
-        length = self._length(2, 4, random)
-        first = int(random.integers(max(0, start - length), min(end, words - length) + 1))
-        return first, first + length
+        positives = list[Span]()
+        for start, end in (anchor for anchor in anchors for _ in range(self.positives)):
+            length = self._length(2, 4, random)
+            first = int(random.integers(max(0, start - length), min(end, words - length) + 1))
+            positives.append((first, first + length))
+        return anchors + positives
 
     def _length(self, a: float, b: float, random: Generator) -> int:
         shortest = min(self.shortest, self.longest)

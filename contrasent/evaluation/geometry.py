@@ -27,7 +27,7 @@ from contrasent.evaluation.logistic_regression import LabelledFeatures, cross_va
 from contrasent.evaluation.protocols import preset_named
 from contrasent.evaluation.sts_data import Position, RatedPairs
 from contrasent.evaluation.task_names import STS_TASKS, TaskName
-from contrasent.metrics import Matrix, Vector, pair_cosines, unit_rows
+from contrasent.metrics import Matrix, Vector, directions, pair_cosines
 from contrasent.model.protocol import Encoder
 from contrasent.options import AnalysisOptions
 from contrasent.records import Record, fields_of_kind, read_lines
@@ -101,7 +101,7 @@ def measure_edits(use: EncoderUse, edits: Edits) -> tuple[Record, ...]:
     ``edit_distance`` is 1 minus the cosine, by way and size; ``edit_accuracy`` of classifiers of
     five folds for ``way``, ``place`` and ``size``, where chance is a third.
     """
-    before, after = (unit_rows(use.embed(it)) for it in (edits.sentences, edits.edited))
+    before, after = (directions(use.embed(it)) for it in (edits.sentences, edits.edited))
     moved, count = 1 - pair_cosines(before, after), len(before)
     scores = list[Score]()
     for w, way in enumerate(WAYS):
@@ -229,7 +229,7 @@ def geometry_influences(embeddings: Embeddings, pairs: RatedPairs) -> dict[str, 
     average. ``spectrum`` is the mean singular value over the largest; ``group:4-5`` and
     ``deviation:4-5`` are of the cosines of a group of ratings.
     """
-    unit = unit_rows(embeddings)
+    unit = directions(embeddings)
     cosines = pair_cosines(unit[pairs.first], unit[pairs.second])
 
     def of_mean(values: Vector, chosen: NDArray[np.bool_]) -> Vector:
