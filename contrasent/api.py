@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from contrasent.errors import ConfigError, warn
 from contrasent.options import EvaluationOptions, Measuring, PretrainOptions, TrainingOptions
-from contrasent.recipe import default_output, fields_of, recipe_with
+from contrasent.recipe import Recipe, default_output, fields_of, recipe_with
 from contrasent.settings import checked, refuse_unused, takes
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from contrasent.evaluation.judgement import Judgement
     from contrasent.evaluation.suite import Suite
     from contrasent.objectives import Objective
-    from contrasent.recipe import Recipe
     from contrasent.report.scores_table import Records
     from contrasent.training.callbacks import DevScore
     from contrasent.training.loop import StepMetrics

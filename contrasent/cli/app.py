@@ -30,13 +30,12 @@ from typer.models import CommandInfo
 
 from contrasent import __version__, evaluation, model, report
 from contrasent.errors import ContrasentError, first_line, is_disk_full, is_out_of_memory
-from contrasent.files import listed, require_place
-from contrasent.options import Replacing
+from contrasent.files import listed, require_place, write_text
+from contrasent.options import Loading, Measuring, Replacing
 from contrasent.progress import printable
 from contrasent.settings import Spelling, checked, explanations, settings, shared, spelling_of
 
 if TYPE_CHECKING:
-    from contrasent.options import Loading, Measuring
     from contrasent.records import Record
 
 T = TypeVar("T")
@@ -86,8 +85,6 @@ tell = partial(say, err=True)
 
 def load(options: Loading, name: str) -> model.LoadedEncoder:
     """The encoder, as its options say."""
-    from contrasent.options import Loading
-
     return model.load_encoder(name, **shared(options, Loading))
 
 
@@ -151,8 +148,6 @@ def print_facts(facts: dict[str, Any], lines: Iterable[str], *, json: bool) -> N
 
 def write_lines(json: str | None, lines: str) -> bool:
     """Write JSON lines to a file, or print them; True if they stand in place of the table."""
-    from contrasent.files import write_text
-
     if json == STDOUT:
         typer.echo(lines, nl=False)
     elif json is not None:

@@ -1,6 +1,5 @@
 """From examples to batches: their tokens, kept on disk and mapped; views; an order by the seed."""
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Generates
@@ -20,7 +19,7 @@ from contrasent.data.columns import view_names
 from contrasent.data.examples import Examples, portions
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError, DataError
-from contrasent.files import cached, map_array
+from contrasent.files import cached, map_array, read_json, write_json
 
 _FORMAT = 2
 _TOKENS, _OFFSETS, _MANIFEST = "tokens.bin", "offsets.bin", "manifest.json"
@@ -55,7 +54,7 @@ class TokenStore:
     """Token ids of N examples of V sentences, mapped from a folder; damage is a ValueError."""
 
     def __init__(self, folder: Path) -> None:
-        known = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        known = read_json(folder / _MANIFEST)
         self.folder = folder
         self.manifest = kept = TokenManifest(**known)
         self._tokens = map_array(folder / _TOKENS, kept.dtype, kept.tokens)
@@ -163,7 +162,7 @@ def tokenize(
             columns=columns,
             unlabelled=examples.unlabelled,
         )
-        (folder / _MANIFEST).write_text(json.dumps(asdict(manifest), indent=1), encoding="utf-8")
+        write_json(folder / _MANIFEST, asdict(manifest))
 
     return cached("tokens", "token ids", key, TokenStore, write)
 

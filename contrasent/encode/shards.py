@@ -33,6 +33,7 @@ from contrasent.encode.vectors import open_rows, row_writer, write_ranges
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError, DataError
 from contrasent.model.protocol import Conventions, Encoder, role_options, similarity_of
 from contrasent.options import Sharding
+from contrasent.progress import sentence_progress
 
 FILE = "manifest.json"
 _KINDS = (".npy", ".parquet")
@@ -199,8 +200,6 @@ class Shards:
         show_progress: bool,
     ) -> None:
         """Write the shards of a worker that are missing, and that nobody else is writing."""
-        from contrasent.progress import sentence_progress
-
         number, count = worker
         own = range(number - 1, len(self._sizes), count)
         missing = [number for number in own if number not in self._notes]

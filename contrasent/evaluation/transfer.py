@@ -48,7 +48,7 @@ class Part:
 def _polar(path: Path, number: int, _: int) -> Iterator[Item]:
     """A latin-1 sentence per line, blank or not: class 1 in the first file, 0 in the second."""
     for line in path.read_bytes().decode("latin-1").splitlines():
-        yield (_tidy(line),), int(number == 0)
+        yield (" ".join(line.split()),), int(number == 0)
 
 
 def _questions(path: Path, _: int, __: int) -> Iterator[Item]:
@@ -61,7 +61,7 @@ def _questions(path: Path, _: int, __: int) -> Iterator[Item]:
                     f"{path}:{number}: {line.strip()[:40]!r} instead of CLASS:fine question, with "
                     f"a class of {', '.join(_QUESTIONS)}"
                 )
-            yield (_tidy(rest.split(" ", 1)[1]),), _QUESTIONS.index(coarse)
+            yield (" ".join(rest.split(" ", 1)[1].split()),), _QUESTIONS.index(coarse)
 
 
 def _table(
@@ -77,11 +77,7 @@ def _table(
                 f"{path}:{number}: a row has {width} columns, and in column {label + 1} the class "
                 f"{' or '.join(known)}, not {cells}"
             )
-        yield tuple(_tidy(cells[place]) for place in texts), int(cells[label])
-
-
-def _tidy(text: str) -> str:
-    return " ".join(text.split())
+        yield tuple(" ".join(cells[place].split()) for place in texts), int(cells[label])
 
 
 READERS: dict[str, Callable[[Path, int, int], Iterator[Item]]] = {
