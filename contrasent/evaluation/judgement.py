@@ -130,31 +130,28 @@ def judge(
         )
     scored = _score_all(use, tasks)
     undecided |= scored.why
-    fusing, deciding, weight = scored.fusing, scored.deciding, None
+    names = [task.name for task in tasks]
+    deciding, fusing = ([names[n].name for n in it] for it in (scored.deciding, scored.fusing))
     values = dict(zip((use.encoder.name, BM25), scored.both, strict=True))
-    fusion = f"{use.encoder.name} + {BM25}"
+    fusion, weight = f"{use.encoder.name} + {BM25}", None
     if fusing:
-        weight, values[fusion] = _crossed(scored.fused, fusing)
+        weight, values[fusion] = _crossed(scored.fused, scored.fusing)
     values |= {it.encoder.name: _values(tasks, _dense(it, tasks)) for it in compare}
     bootstrap = Bootstrap()
     base, *rest = (
         _scores(name, uses.get(name, use), tasks, it, bootstrap) for name, it in values.items()
     )
-    names = [task.name for task in tasks]
     records, differences = list(base.records), dict[str, Compared]()
     for name, scores in zip(list(values)[1:], rest, strict=True):
         of_system = list(scores.records)
-        over = [names[n].name for n in (fusing if name == fusion else deciding)]
+        over = fusing if name == fusion else deciding
         for comparison in compare_ratios(names, base, scores, bootstrap=bootstrap, over=over):
             of_system = with_comparison(of_system, comparison)
             if comparison.metric == METRIC and over:
                 alone = next(it for task, it in comparison.tasks.items() if task.name in over)
                 differences[name] = comparison.average or alone
         records += of_system
-    compared, fused = ([names[n].name for n in rows] for rows in (deciding, fusing))
-    verdict, sentence = _verdict(
-        use.encoder.name, differences, weight, (compared, fused), undecided
-    )
+    verdict, sentence = _verdict(use.encoder.name, differences, weight, deciding, fusing, undecided)
     return Judgement(
         encoder=use.encoder.name,
         text=source,
@@ -162,7 +159,7 @@ def judge(
         sampled=len(sample.texts),
         records=tuple(records),
         differences=differences,
-        deciding=tuple(compared),
+        deciding=tuple(deciding),
         undecided=undecided,
         weight=weight,
         verdict=verdict,
@@ -262,15 +259,15 @@ def _fusion_of(
 
 def _scores_of_texts(index: Index, use: EncoderUse) -> tuple[dict[float, Values], list[int]]:
     """Scores by weight of BM25 for tasks made of an index's texts, and the tasks to choose by."""
-    places, left, step = dict[str, int](), _INDEXED_WORDS, len(index) // _TEXTS + 1
+    drawn, left, step = dict[str, None](), _INDEXED_WORDS, len(index) // _TEXTS + 1
     texts = [text for block in index.blocks() for text in block.texts[::step]]
     for text in np.random.default_rng(0).permutation(np.array(texts, object)):
         known = first_words(text, getattr(use.encoder, "max_tokens", None) or _LONGEST)
         left -= n_words(known)
         if left < 0:
             break
-        places.setdefault(known, len(places))
-    tasks, _ = text_tasks(TextSample("index", "", tuple(places), (), ()))
+        drawn[known] = None
+    tasks, _ = text_tasks(TextSample("index", "", tuple(drawn), (), ()))
     if not tasks:
         return {}, []
     scored = _score_all(use, tasks)
@@ -376,7 +373,8 @@ def _verdict(
     name: str,
     differences: Mapping[str, Compared],
     weight: float | None,
-    tasks: tuple[Sequence[str], Sequence[str]],
+    deciding: Sequence[str],
+    fusing: Sequence[str],
     undecided: Mapping[str, str],
 ) -> tuple[Verdict, str]:
     """The first that holds of: another encoder, BM25, or the fusion is better; it beats BM25."""
@@ -386,7 +384,7 @@ def _verdict(
         sure = f" [{100 * ends.low:+.1f}, {100 * ends.high:+.1f}]" if ends else ""
         return f"{100 * by.difference:+.1f}{sure} nDCG@10"
 
-    if not tasks[0]:
+    if not deciding:
         solved = [it for it, why in undecided.items() if why.endswith("solved")]
         if any(not it.startswith(KEYWORDS) for it in solved):
             return "good", f"{name} is good enough: it solves the tasks made of this text."
@@ -395,7 +393,7 @@ def _verdict(
     by_words, fused = differences[BM25], differences.get(fusion)
     gains = {it: of for it, of in differences.items() if of.interval and of.interval.low > 0}
     others = [it for it in gains if it not in (BM25, fusion)]
-    on, on_fusing = (f"on {plural(len(it), 'task')} made of this text" for it in tasks)
+    on, on_fusing = (f"on {plural(len(it), 'task')} made of this text" for it in (deciding, fusing))
     by_fusion = f"{better(fused)} {on_fusing}" if fused else ""
     hybrid = f"hybrid search with weight {weight:g}" if fused else ""
     if others:
@@ -408,11 +406,11 @@ def _verdict(
         return "hybrid", f"{name} with BM25 is better: use {hybrid}, {by_fusion}."
     ends = by_words.interval
     if ends and ends.high < 0:
-        hybrid = "these tasks cannot tell if hybrid search helps"
-        if fused and not all(it.startswith(HALVES) for it in tasks[1]):
-            hybrid = f"hybrid search brings nothing ({by_fusion})"
+        gained = "these tasks cannot tell if hybrid search helps"
+        if fused and not all(it.startswith(HALVES) for it in fusing):
+            gained = f"hybrid search brings nothing ({by_fusion})"
         return "good", (
-            f"{name} is good enough: BM25 is worse ({better(by_words)} {on}), and {hybrid}."
+            f"{name} is good enough: BM25 is worse ({better(by_words)} {on}), and {gained}."
         )
     if ends and (ends.high - ends.low) / 2 < WIDE:
         return "room", (
