@@ -9,6 +9,7 @@ from typing import NoReturn
 import yaml
 from pydantic import TypeAdapter
 
+from contrasent.data.readers import dataset_parts
 from contrasent.errors import ConfigError, pick
 from contrasent.records import Saved
 
@@ -170,7 +171,7 @@ def task_names(asked: Sequence[str], splits: Sequence[str] = ("test",)) -> list[
 
 def sts_names(text: str, splits: Sequence[str]) -> list[TaskName] | None:
     """The scored pairs that a text names; None if it names something else."""
-    if _PAIRS_FILE.search(text.strip()) or _is_dataset(text.strip()):
+    if _PAIRS_FILE.search(text.strip()) or dataset_parts(text.strip()):
         return [TaskName(text.strip())]
     return public_names(text, splits, {task.name: task.splits for task in STS_TASKS.values()})
 
@@ -199,7 +200,7 @@ def averaged(names: Iterable[TaskName]) -> list[TaskName]:
 
 def names_own_data(text: str) -> bool:
     """True if a text names a user's file or a data set, by its form."""
-    return bool(_OWN_FILE.search(text)) or _is_dataset(text)
+    return bool(_OWN_FILE.search(text) or dataset_parts(text))
 
 
 def joined_sources(text: str) -> tuple[str, ...]:
@@ -215,9 +216,3 @@ def short_name(text: str) -> str:
     """A name of own data for tables: the last part of every path."""
     named = text.removeprefix(CLASSIFY).removeprefix(RETRIEVE)
     return "+".join(Path(piece).name for piece in joined_sources(named))
-
-
-def _is_dataset(text: str) -> bool:
-    from contrasent.data.readers import dataset_parts
-
-    return "/" in text and dataset_parts(text) is not None
