@@ -162,8 +162,7 @@ class IndexManifest:
 
 def write_manifest(folder: Path, manifest: IndexManifest) -> None:
     """Make ``manifest`` what the folder holds, at once."""
-    content = asdict(replace(manifest, format="contrasent-index-5"))
-    write_json(folder / FILE, content)
+    write_json(folder / FILE, asdict(replace(manifest, format="contrasent-index-5")))
 
 
 def read_manifest(folder: Path) -> IndexManifest:

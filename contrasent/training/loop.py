@@ -324,8 +324,7 @@ def save_state(folder: Path, progress: Progress, training: Training) -> None:
         named = {f"{n}.{key}": t for n, values in moments.items() for key, t in values.items()}
         _save(named, partial / "optimizer.safetensors")
         _save(random_state(training.encoder.device), partial / "random.safetensors")
-        described = {"format": _FORMAT, **asdict(progress)}
-        write_json(partial / "progress.json", described)
+        write_json(partial / "progress.json", {"format": _FORMAT, **asdict(progress)})
     for other in folder.iterdir():
         if other != target:
             shutil.rmtree(other)
