@@ -74,10 +74,10 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
     partial.mkdir()
     try:
         yield partial
-        readable = partial.stat().st_mode & 0o666  # as the umask says; some writers use 0600
+        mode = partial.stat().st_mode & 0o666  # as the umask says; some writers use 0600
         for file in partial.rglob("*"):
             if file.is_file():
-                file.chmod(readable)
+                file.chmod(mode)
                 _sync(file)
         while partial.exists():  # also if a reader recovers ``path`` meanwhile
             recover_folder(path)

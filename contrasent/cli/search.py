@@ -57,8 +57,8 @@ class EncodeCommand(
             share = number, count
             if number > count:
                 problem = f"--shard {self.shard}: workers are 1/{count} to {count}/{count}"
-        shared = starts or share is not None
-        if shared and ((starts and share) or self.source == "-" or self.overwrite):
+        joins = starts or share is not None
+        if joins and ((starts and share) or self.source == "-" or self.overwrite):
             problem = (
                 "workers share a file and what is written of OUTPUT: give --workers or --shard, a "
                 "file in place of -, and remove OUTPUT and its shards in place of --overwrite"
@@ -67,7 +67,7 @@ class EncodeCommand(
             problem = f"--role {self.role} and --prompt-name {self.prompt_name}: leave one out"
         if problem:
             raise ConfigError(problem)
-        encode.require_output(self.output, self, self.overwrite, shared=shared)
+        encode.require_output(self.output, self, self.overwrite, shared=joins)
         encode.keep_few_compiled_products()
         with encode.open_sentences(self.source, self.columns) as sentences:
             _announce(sentences, "sentences")

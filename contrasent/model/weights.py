@@ -266,9 +266,9 @@ def add_lora(backbone: Backbone, rank: int, alpha: float) -> None:
 
     model = backbone.model
     maps = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
-    inside = [name for name in maps if any(part.isdecimal() for part in name.split("."))]
+    in_layers = [name for name in maps if any(part.isdecimal() for part in name.split("."))]
     given: dict[str, Any] = {"r": rank, "lora_alpha": alpha}  # peft takes any number
-    config = LoraConfig(**given, target_modules=inside, lora_dropout=0.0)
+    config = LoraConfig(**given, target_modules=in_layers, lora_dropout=0.0)
     inject_adapter_in_model(config, model, adapter_name=ADAPTER)
     backbone.read_layers()
 

@@ -219,9 +219,9 @@ def nearest_by_both(
         places = np.linspace(0, len(searched) - 1, min(len(searched), _SAMPLE)).astype(int)
         sampled = similarities(searched[places])
         known = sampled[~np.isnan(sampled)], by_words[searched]
-        dense, words = map(_standardised, scores, known)
+        by_vectors, of_words = map(_standardised, scores, known)
         weight = how.weight or 0.0
-        fused = (1 - weight) * dense + weight * words
+        fused = (1 - weight) * by_vectors + weight * of_words
     order = np.lexsort((rows, -fused))
     least = -inf if how.threshold is None else how.threshold
     best = order[scores[0][order] >= least][: how.top_k]
