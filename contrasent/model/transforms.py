@@ -270,7 +270,7 @@ class Flow(Transform):
         self.input_width = self.width = width
         self.levels, self.depth, self.coupling_width = levels, depth, coupling_width
         widths = [width >> level for level in range(levels)]
-        self.steps = nn.ModuleList(
+        self.steps: Any = nn.ModuleList(
             nn.ModuleList(_FlowStep(each, coupling_width) for _ in range(depth)) for each in widths
         )
 
@@ -280,8 +280,7 @@ class Flow(Transform):
 
     def map_rows(self, rows: Tensor) -> Tensor:
         done: list[Tensor] = []
-        levels: Any = self.steps
-        for number, level in enumerate(levels, start=1):
+        for number, level in enumerate(self.steps, start=1):
             for step in level:
                 rows = step(rows)
             if number < self.levels:
@@ -304,8 +303,7 @@ class Flow(Transform):
         mapped: Tensor = self(rows)
         normal = -0.5 * (mapped.square() + math.log(2 * math.pi)).sum(1)
         # The Jacobian's determinant is the same everywhere.
-        levels: Any = self.steps
-        scales = [_LOG_SCALE_FACTOR * s.norm.log_scale.sum() for level in levels for s in level]
+        scales = [_LOG_SCALE_FACTOR * s.norm.log_scale.sum() for it in self.steps for s in it]
         return -(normal + torch.stack(scales).sum()).mean() / (math.log(2) * self.width)
 
 
