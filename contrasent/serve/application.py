@@ -323,7 +323,8 @@ class Gate:
 
         Of the address of all interfaces any number is a name: another site's name can become none.
         """
-        sent, options = (headers.get(name, b"") for name in (b"host", b"origin")), self.options
+        options, method, path = self.options, scope["method"], scope["path"]
+        sent = (headers.get(it, b"") for it in (b"host", b"origin"))
         host, origin = (value.decode("latin-1").lower() for value in sent)
         name, is_number = "", False
         with suppress(ValueError):
@@ -331,25 +332,24 @@ class Gate:
             is_number = bool(ip_address(name))
         names = [*_LOOPBACK, *map(str.lower, [options.host, *(options.allowed_host or ())])]
         any_number = is_number and not {"0.0.0.0", "::"}.isdisjoint(names)
-        own = any_number or any(fnmatchcase(name, known) for known in names)
+        is_own = any_number or any(fnmatchcase(name, known) for known in names)
         allowed = origin.partition("://")[2] == host or {"*", origin} & {*(options.cors or ())}
-        method, path, most = scope["method"], scope["path"], options.max_requests
-        public = method == "GET" and _PUBLIC.fullmatch(path)
+        foreign = origin and not allowed and method not in ("GET", "HEAD", "OPTIONS")
         checks = path in ("/health", "/ping")  # load balancers call a server by any name
-        full = self.in_progress > most and not checks and path != "/metrics"
+        full = self.in_progress > options.max_requests and not checks and path != "/metrics"
         if full:
             self.batcher.metrics.put(contrasent_rejected=1)
-        key, (scheme, *token) = self._key, headers.get(b"authorization", b"").split(b" ", 1)
+        scheme, *token = headers.get(b"authorization", b"").split(b" ", 1)
         given = b" ".join([scheme.lower(), *token])
-        locked = not public and key is not None and not hmac.compare_digest(given, key)
-        foreign = origin and not allowed and method not in ("GET", "HEAD", "OPTIONS")
+        public = method == "GET" and _PUBLIC.fullmatch(path)
+        locked = self._key is not None and not public and not hmac.compare_digest(given, self._key)
         unknown = f"{name[:90]!r} is no name of this server (--allowed-host)"
         sender = f"a page of {origin[:99]!r} may not send to {host[:99]!r}: --cors"
         refuse(
-            (not checks and not own, 400, unknown),
+            (not checks and not is_own, 400, unknown),
             (not checks and foreign, 403, sender),
             (locked, 401, "send the server's API key: Authorization: Bearer KEY"),
-            (full, _TOO_MANY, f"{most} requests are being answered already"),
+            (full, _TOO_MANY, f"{options.max_requests} requests are being answered already"),
         )
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
