@@ -240,15 +240,8 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         if (trial_run := rungs.search.run_of(best.number)).exists():
             remove_folder(run)
             trial_run.rename(run)
-        whole = {"encoder.layers": None}  # a smaller encoder is compared with it
-        recipe, run_options = load_recipe(run / "recipe.yaml", whole), rungs.search.run_options
-        scores = score_result(rungs.final_tasks(), recipe, result.encoder, False, **run_options)
-        result = replace(result, scores=scores)
-        trained = replace(result, recipe=run / "recipe.yaml")
-        if ground.tests:
-            use, held_out = _use(str(result.encoder), rungs.options.device), f"{_PARTS[-1]}.txt"
-            how: dict[str, Any] = {"documents": ground.in_documents, "seconds": _JUDGED / 3}
-            trained = replace(trained, trained=evaluation.judge(use, folder / held_out, **how))
+        trained = _scored(rungs, replace(result, recipe=run / "recipe.yaml"))
+        result = replace(result, scores=trained.scores)
     rungs.save()  # what follows is no part of the search
     judged, left = result.judgement, 60 * rungs.options.minutes - ground.seconds_spent
     is_open = result.outcome == "start" and "helped" not in result.verdicts
@@ -267,6 +260,20 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
     result = replace(result, seconds=time.monotonic() - rungs.began)
     result.write(folder)
     return result
+
+
+def _scored(rungs: Rungs, trained: Adaptation) -> Adaptation:
+    """The answer with the scores of a trained encoder, on text that had no part in the search."""
+    whole = {"encoder.layers": None}  # a smaller encoder is compared with it
+    recipe, run_options = load_recipe(trained.recipe or "", whole), rungs.search.run_options
+    scores = score_result(rungs.final_tasks(), recipe, trained.encoder, False, **run_options)
+    judged: Judgement | None = None
+    if rungs.ground.tests:
+        use = _use(str(trained.encoder), rungs.options.device)
+        held_out = rungs.search.folder / f"{_PARTS[-1]}.txt"
+        how: dict[str, Any] = {"documents": rungs.ground.in_documents, "seconds": _JUDGED / 3}
+        judged = evaluation.judge(use, held_out, **how)
+    return replace(trained, scores=scores, trained=judged)
 
 
 def _use(name: str, device: str | None) -> EncoderUse:
