@@ -286,7 +286,8 @@ def _split_words(sample: Sequence[str], tokenizer: Tokenizer) -> float | None:
     counts = Counter(word for text in sample for word in _WORD.findall(text))
     ids, _ = tokenizer.ids([f" {word}" for word in counts], None)
     pairs = zip(ids, counts.values(), strict=True)
-    split = sum(count for row, count in pairs if len(row) != tokenizer.specials + 1)
+    whole = tokenizer.specials + 1
+    split = sum(n for row, n in pairs if len(row) != whole or tokenizer.wordless([row]))
     return split / counts.total() if counts else None
 
 

@@ -235,7 +235,7 @@ class SentenceEncoder(nn.Module, Encoder):
                 rows = embed(self, ids, budget, options.precision, advance, options.batch_size)
                 yield options.finish(rows)
         options.warn_of_cut(truncated, done, self.limit(options.task))
-        if wordless:
+        if 100 * wordless > done:
             warn(
                 f"{wordless} of {done} sentences have no word that {self.tokenizer.source} knows; "
                 "their vectors do not tell them apart"

@@ -39,7 +39,7 @@ def test_lengths_are_those_of_every_view(facts, bert, monkeypatch, count, views)
     assert list(map(asdict, report.tokens)) == [lengths([n + 2 for n in of]) for of in words]
     assert report.unknown == 0 and not any("does not know" in it for it in report.cautions())
     alien = facts("g.tsv", content.replace("a", "q"), tokenizer=bert)
-    assert alien.unknown == count * views
+    assert (alien.unknown, alien.split_words, report.split_words) == (count * views, 1.0, 0.0)
     assert f"{count} (100%) of words that the tokenizer does not know" in [*alien.cautions()]
     assert report.cut == sum(n + 2 > 6 for column in words for n in column)
     assert (report.examples, report.views, report.max_tokens) == (count, views, 6)

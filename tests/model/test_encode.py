@@ -123,6 +123,7 @@ def test_too_long_sentences_are_cut_with_one_warning_and_their_number(form, tiny
 
 def test_sentences_of_unknown_words_alone_are_counted(tiny_encoder, recwarn):
     tiny_encoder.encode(["a dog", "", "a qqqq"])
+    tiny_encoder.encode(["qqqq", *["a dog"] * 99])  # one of a hundred is no matter
     assert not recwarn
     with pytest.warns(UserWarning, match=r"^2 of 4 sentences have no word that .* knows"):
         tiny_encoder.encode(["a dog", "qqqq", "ไทย qqqq", ""])
