@@ -24,6 +24,8 @@ SHORT = {
     "--seed": ("seed", 7),
     "--max-steps": ("max_steps", 5),
 }
+KEEP_HEADS = ["unsup-simcse", "diffcse", "improve", "tsdae", "sup-adapt", "scored-pairs"]
+KEEP_HEADS += ["distil", "rank-distil"]
 COMMANDS = {"train": ("train", "unsup-simcse"), "pretrain": ("pretrain", "tiny")}
 
 pytestmark = pytest.mark.usefixtures("desk")
@@ -114,13 +116,12 @@ def test_the_accelerator_trains_unless_the_cpu_is_named(monkeypatch):
     assert training_device(None).type == "mps"
 
 
-@pytest.mark.parametrize(
-    "name", ["unsup-simcse", "diffcse", "improve", "sup-adapt", "rank-distil", "tsdae"]
-)
+@pytest.mark.parametrize("name", KEEP_HEADS)
 def test_a_finished_encoder_keeps_its_head_and_a_language_model_gets_none(
     name, tiny_bert, tmp_path
 ):
     SentenceEncoder.load(tiny_bert, pooler="mean", head="mlp", device="cpu").save(tmp_path / "own")
-    for folder, made in ((tmp_path / "own", ("mean", "mlp")), (tiny_bert, ("cls", "none"))):
-        encoder = start_encoder(load_recipe(name, {"encoder.name": str(folder)}).encoder)
-        assert (encoder.pooler, encoder.head_name) == made
+    for folder, pooler, head in ((tmp_path / "own", "mean", "mlp"), (tiny_bert, "cls", "none")):
+        settings = load_recipe(name, {"encoder.name": str(folder)}).encoder
+        encoder = start_encoder(settings)
+        assert encoder.pooler == (settings.pooler or pooler) and encoder.head_name == head
