@@ -105,7 +105,7 @@ def test_a_recipe_for_own_text_names_no_encoder_and_masks_duplicates(name):
     assert recipe.objective["exclude_duplicates"]
     assert recipe.objective["hard_negatives"] == (None if supervised else 0)
     heads = recipe.encoder.head, recipe.objective["head"]
-    assert heads == (("mlp", "none") if supervised else ("none", "mlp"))
+    assert heads == (("mlp", "none") if supervised else (None, "mlp"))
 
 
 def test_diffcse_for_own_text_edits_as_the_paper_says_and_masks_duplicates():

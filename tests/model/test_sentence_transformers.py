@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import POOLERS, MlpHead
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* have no word:UserWarning")
+
 BAR = 1e-6
 TEXTS = [*SENTENCES, "", " leading and trailing ", "dog " * 70, "ünknown 世界"]
 
@@ -93,6 +95,7 @@ def test_weighted_layers_of_theirs_are_a_pooler_of_ours(tmp_path):
     assert_same(ours(encoder), theirs(tmp_path / "theirs"))
 
 
+@pytest.mark.filterwarnings("ignore:Importing from 'sentence_transformers:DeprecationWarning")
 def test_the_layout_of_older_versions(tiny_bert, tmp_path):
     """Transformer in a folder of its own, pooling as flags, a pickled Dense, an odd config name."""
     new = made_by_them(tiny_bert, tmp_path / "theirs", "cls", dense=True)

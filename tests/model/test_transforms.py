@@ -262,9 +262,9 @@ def test_transforms_change_the_fingerprint(kind, tiny_encoder):
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_pooler_or_head_is_refused(kind, tiny_encoder, tmp_path):
     encoder_with(tiny_encoder, kind, head=True).save(tmp_path / "saved")
-    with pytest.raises(ConfigError, match=r"fitted on embeddings of pooler 'cls', .* 'mean'"):
+    with pytest.raises(ConfigError, match=r"map of embeddings of pooler 'cls', .* 'mean'"):
         SentenceEncoder.load(tmp_path / "saved", pooler="mean")
-    with pytest.raises(ConfigError, match=r"fitted on embeddings of head 'mlp', .* head 'none'"):
+    with pytest.raises(ConfigError, match=r"map of embeddings of head 'mlp', .* head 'none'"):
         SentenceEncoder.load(tmp_path / "saved", head="none")
     SentenceEncoder.load(tmp_path / "saved", pooler="cls", head="mlp")
 

@@ -181,6 +181,7 @@ def test_labelled_queries_choose(encoder, folder, tmp_path):
     assert index.manifest.words == kept
 
 
+@pytest.mark.filterwarnings("ignore:.* have no word:UserWarning")
 def test_the_texts_choose(tiny_bert, tmp_path):
     """Halves of a text share a word that no other text has, which a random encoder does not see."""
     encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")

@@ -27,6 +27,7 @@ def test_build_add_move_open_gives_what_one_build_gives(encoder, folder, tmp_pat
     assert Index.open(moved).search(encoder, queries, 40) == whole.search(encoder, queries, 40)
 
 
+@pytest.mark.filterwarnings("ignore:.* have no word:UserWarning")
 def test_an_encoder_is_given_or_named(tiny_bert, folder, tmp_path):
     given = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
     given.save(saved := tmp_path / "saved")

@@ -226,6 +226,7 @@ def test_best_may_be_a_mean_of_start_and_trained_weights(trained, tmp_path, tiny
         assert torch.allclose(weight, mean.state_dict()[name], atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.* have no word:UserWarning")
 def test_transfer_tasks_select_best_and_are_scored_at_the_end(recipe, tmp_path):
     data = tmp_path / "senteval"
     write_transfer(data)
