@@ -35,7 +35,7 @@ _MARKDOWN = re.compile(
     r"^(?:#{1,6} |```|[*+-] (?=\w)|> |\|.*\|$)|\[[^\]]+\]\([^)]+\)|\*\*\w[^*]*\*\*|`[^`]+`"
 )
 _URL = re.compile(r"https?://|\bwww\.\w")
-_ENDS = re.compile(r"[.!?:\u2026\u061f\u06d4\u0964\u0965\u3002\uff01\uff1f][\W_]*$")
+_ENDS = re.compile(r"[.!?:\u2026\u3002\uff01\uff1f][\W_]*$")
 _LETTERS = "wrongly decoded letters (Ã© for é)"
 _AS_UTF8, _CLEAN = "save the file as UTF-8", "leave them out, as --clean does"
 # Each sign of harm: in words, what to do about it, from which share of examples, how it is seen.

@@ -18,7 +18,7 @@ from helpers.tiny_models import WORDS, transformer, word_piece
 import contrasent
 from contrasent.data.documents import split_sentences
 from contrasent.data.examples import open_examples
-from contrasent.evaluation.proxy import Ask, TextSample
+from contrasent.evaluation.proxy import Ask, TextSample, is_title
 from contrasent.evaluation.synthesis import EXTRACTORS, _query, kept_pairs, passages_of
 from contrasent.model import endpoint
 from contrasent.search.words import words
@@ -111,6 +111,8 @@ def test_questions_and_sentences_end_by_the_marks_of_their_script(tmp_path):
     path.write_text("".join(f"{it} أنا {said(9)} {RARE[n]}.\n" for n, it in enumerate(asked)))
     found = contrasent.synthesize(path, documents=False, kinds="question").pairs
     assert {query for query, _, _ in found} == {*asked}
+    ended = ("ठीक हूँ।", "هل وصل\u061f", "سب ٹھیک ہے\u06d4")
+    assert is_title("ठीक हूँ") and not any(map(is_title, ended))
     assert split_sentences("मैं ठीक हूँ। वह आया॥ और?") == ["मैं ठीक हूँ।", "वह आया॥", "और?"]
 
 

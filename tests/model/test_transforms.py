@@ -14,6 +14,8 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import MlpHead
 from contrasent.model.transforms import TRANSFORMS, Flow, Moments, Whitening
 from contrasent.model.transforms import fit_whitening as fit
+from contrasent.settings import EncoderSettings
+from contrasent.training.setup import start_encoder
 
 
 def rows_of(count=400, width=12, seed=0):
@@ -266,7 +268,10 @@ def test_another_pooler_or_head_is_refused(kind, tiny_encoder, tmp_path):
         SentenceEncoder.load(tmp_path / "saved", pooler="mean")
     with pytest.raises(ConfigError, match=r"map of embeddings of head 'mlp', .* head 'none'"):
         SentenceEncoder.load(tmp_path / "saved", head="none")
-    SentenceEncoder.load(tmp_path / "saved", pooler="cls", head="mlp")
+    whole = SentenceEncoder.load(tmp_path / "saved", pooler="cls", head="mlp")
+    if not whole.transform.is_trained:
+        with pytest.raises(ConfigError, match="saved ends with a map that is not trained"):
+            start_encoder(EncoderSettings(name=str(tmp_path / "saved")))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.oracles import bm25, standardised
 
-from contrasent.search.words import WordIndex, best_by_words, fuse, words
+from contrasent.search.words import WordIndex, best_by_words, fuse, without_words, words
 
 TEXTS = ["a b c a", "B b", "", "c d, e; f g?", "-"]
 
@@ -44,6 +44,7 @@ def test_the_best_texts_share_a_word_and_equal_ones_are_in_their_order():
 )
 def test_words_of_every_script(text, expected):
     assert words(text) == expected
+    assert without_words(f"{text} (x)", {*expected, "x"}).strip(" '-:/!()x") == ""
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.1, 0.5, 1.0])
