@@ -192,6 +192,7 @@ class Spans:
         return int(random.beta(a, b) * (self.longest - shortest) + shortest)
 
 
+QUESTION = ("?", "\uff1f", "\u061f")
 _MAY_END = re.compile(
     r"[.!?\u2026\u061f\u06d4\u0964\u0965]+[\"')\]\u2019\u201d\u00bb]*\s+|[\u3002\uff01\uff1f]+[\u300d\u300f]*\s*"
 )

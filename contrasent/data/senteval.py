@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.request import urlretrieve
 
 from contrasent import files
-from contrasent.errors import DataError, is_disk_full
+from contrasent.errors import CheckpointError, DataError, is_disk_full
 from contrasent.progress import Advance
 
 DATA_VARIABLE = "CONTRASENT_DATA"  # of the environment: the folder, if ``--data-dir`` names none
@@ -96,7 +96,10 @@ def fetch(folder: Path, url: str = SENTEVAL_URL, advance: Advance = lambda **_: 
             _download(url, archive, advance)
             with tarfile.open(archive) as tar:
                 names = [name for name in tar.getnames() if f"/{name}".endswith(f"/{_ANCHOR}")]
-                tar.extractall(unpacked, filter="data")
+                for name in (it for member in tar for it in (member.name, member.linkname)):
+                    files.inside(unpacked, name)  # before Python 3.11.4 there is no filter
+                tar.extraction_filter = getattr(tarfile, "data_filter", None)
+                tar.extractall(unpacked)
             root = unpacked / (names[0].removesuffix(_ANCHOR) if names else "")
             if wrong := [f"{path} {what}" for path, what in differences(root).items()]:
                 what = f"{len(wrong)} files that the STS tasks need are not the published ones"
@@ -105,7 +108,7 @@ def fetch(folder: Path, url: str = SENTEVAL_URL, advance: Advance = lambda **_: 
                 part.rename(partial / part.name)
             shutil.rmtree(unpacked)
             archive.unlink()
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, CheckpointError) as error:
         raise DataError(f"{url}: unsafe or no whole tar archive, nothing kept: {error}") from error
 
 

@@ -16,7 +16,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from contrasent.data.documents import find_documents, split_sentences
+from contrasent.data.documents import QUESTION, find_documents, split_sentences
 from contrasent.data.examples import Examples, keep_rows
 from contrasent.data.readers import CHARACTERS, first_words, n_words
 from contrasent.evaluation.retrieval import RetrievalTask
@@ -28,7 +28,6 @@ MOST, SHARE, FEWEST = 1000, 0.1, 50
 """Rows that a task is made of; what a run holds out at most; queries below which it does not."""
 
 _FEWEST_WORDS, _FEWEST_LETTERS = 8, 16
-QUESTION = ("?", "\uff1f", "\u061f")
 _ENDS = (*QUESTION, ".", "!", "\u3002", "\uff01", "\u06d4", "\u0964", "\u0965")
 
 Example = tuple[str, ...]

@@ -23,19 +23,11 @@ import numpy as np
 
 from contrasent.data.build import require_output, write_rows
 from contrasent.data.check import aligned, example_lines, plural
-from contrasent.data.documents import find_documents, split_sentences
+from contrasent.data.documents import QUESTION, find_documents, split_sentences
 from contrasent.data.examples import Examples, Rows, keep_rows, open_examples
 from contrasent.errors import CheckpointError, ConfigError, DataError, pick
 from contrasent.evaluation.embed import DescribedEncoder, EncoderUse
-from contrasent.evaluation.proxy import (
-    QUESTION,
-    Ask,
-    TextSample,
-    digest,
-    is_title,
-    queries_of,
-    units_of,
-)
+from contrasent.evaluation.proxy import Ask, TextSample, digest, is_title, queries_of, units_of
 from contrasent.evaluation.retrieval import embed_sides, similarities
 from contrasent.files import exclusive, readable
 from contrasent.model.endpoint import Requests, post
