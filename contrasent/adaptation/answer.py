@@ -240,7 +240,7 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         if (trial_run := rungs.search.run_of(best.number)).exists():
             remove_folder(run)
             trial_run.rename(run)
-        trained = _scored(rungs, replace(result, recipe=run / "recipe.yaml"))
+        trained = _scored(rungs, result, run / "recipe.yaml")
         result = replace(result, scores=trained.scores)
     rungs.save()  # what follows is no part of the search
     judged, left = result.judgement, 60 * rungs.options.minutes - ground.seconds_spent
@@ -262,18 +262,18 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
     return result
 
 
-def _scored(rungs: Rungs, trained: Adaptation) -> Adaptation:
-    """The answer with the scores of a trained encoder, on text that had no part in the search."""
+def _scored(rungs: Rungs, result: Adaptation, path: Path) -> Adaptation:
+    """The answer if the run of a recipe is it, scored on text that had no part in the search."""
     whole = {"encoder.layers": None}  # a smaller encoder is compared with it
-    recipe, run_options = load_recipe(trained.recipe or "", whole), rungs.search.run_options
-    scores = score_result(rungs.final_tasks(), recipe, trained.encoder, False, **run_options)
+    recipe, run_options = load_recipe(path, whole), rungs.search.run_options
+    scores = score_result(rungs.final_tasks(), recipe, result.encoder, False, **run_options)
     judged: Judgement | None = None
     if rungs.ground.tests:
-        use = _use(str(trained.encoder), rungs.options.device)
+        use = _use(str(result.encoder), rungs.options.device)
         held_out = rungs.search.folder / f"{_PARTS[-1]}.txt"
         how: dict[str, Any] = {"documents": rungs.ground.in_documents, "seconds": _JUDGED / 3}
         judged = evaluation.judge(use, held_out, **how)
-    return replace(trained, scores=scores, trained=judged)
+    return replace(result, recipe=path, scores=scores, trained=judged)
 
 
 def _use(name: str, device: str | None) -> EncoderUse:

@@ -115,7 +115,7 @@ class TextFacts:
     languages: Mapping[str, float]
     words: tuple[Lengths, ...]  # of each view; empty if there is no example
     tokens: tuple[Lengths, ...] | None  # None without a tokenizer
-    unknown: int  # sentences with words, none of which the tokenizer knows
+    unknown: int | None  # sentences with words, none of which it knows; None without a tokenizer
     max_tokens: int | None
     cut: int | None  # sentences longer than ``max_tokens``; None without a tokenizer
     split_words: float | None  # share of a sample's words that are no single token
@@ -176,7 +176,7 @@ class TextFacts:
             (self.repeated * (self.views == 1), _MANY, f"repeats; {_CLEAN}"),
             (self.identical.count, 0, f"with {views} the same"),
             *((count, share, f"with {what}; {remedy}") for count, what, remedy, share, _ in seen),
-            (self.unknown / self.views, 0, "of words that the tokenizer does not know"),
+            ((self.unknown or 0) / self.views, 0, "of words that the tokenizer does not know"),
             (self.wrapped, _MANY, "that end within a sentence; join the lines of a paragraph"),
             ((self.cut or 0) / self.views, _MANY, f"longer than {self.max_tokens} tokens"),
         ):
@@ -257,7 +257,7 @@ def describe(
         languages=_shares(map(_language, sample)),
         words=of_views(words),
         tokens=None if tokenizer is None else of_views(tokens),
-        unknown=unknown,
+        unknown=None if tokenizer is None else unknown,
         max_tokens=limit,
         cut=None if limit is None or tokenizer is None else sum(it > limit for it in tokens),
         split_words=None if tokenizer is None else _split_words(sample, tokenizer),

@@ -96,8 +96,8 @@ def fetch(folder: Path, url: str = SENTEVAL_URL, advance: Advance = lambda **_: 
             _download(url, archive, advance)
             with tarfile.open(archive) as tar:
                 names = [name for name in tar.getnames() if f"/{name}".endswith(f"/{_ANCHOR}")]
-                for name in (it for member in tar for it in (member.name, member.linkname)):
-                    files.inside(unpacked, name)  # before Python 3.11.4 there is no filter
+                for name in [*tar.getnames(), *(member.linkname for member in tar)]:
+                    files.inside(unpacked, name)  # Python before 3.11.4 has no filter
                 tar.extraction_filter = getattr(tarfile, "data_filter", None)
                 tar.extractall(unpacked)
             root = unpacked / (names[0].removesuffix(_ANCHOR) if names else "")

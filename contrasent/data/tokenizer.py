@@ -268,7 +268,7 @@ class Tokenizer:
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
         """How many of the sentences with these ``ids`` have words, none of which it knows."""
         unknown, special = self._pretrained.unk_token_id, {*self.special_ids.every}
-        return sum(special.issuperset(row.tolist()) and unknown in row for row in ids)
+        return sum({unknown} < {*row.tolist()} <= special for row in ids)
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer as it was read, for transformers and sentence-transformers."""

@@ -37,6 +37,7 @@ def test_lengths_are_those_of_every_view(facts, bert, monkeypatch, count, views)
     words = [[len(row[view].split()) for row in rows] for view in range(views)]
     assert [asdict(found) for found in report.words] == [lengths(column) for column in words]
     assert list(map(asdict, report.tokens)) == [lengths([n + 2 for n in of]) for of in words]
+    assert facts("h.tsv", content).unknown is None
     assert report.unknown == 0 and not any("does not know" in it for it in report.cautions())
     alien = facts("g.tsv", content.replace("a", "q"), tokenizer=bert)
     assert (alien.unknown, alien.split_words, report.split_words) == (count * views, 1.0, 0.0)
