@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -13,12 +14,12 @@ from pydantic import Field, PositiveInt, StringConstraints
 
 from contrasent import data, encode, evaluation, model, options, report, search
 from contrasent.cli.app import AsHtml, AsJson, load, print_json, say, tell, write_html
-from contrasent.errors import ConfigError
+from contrasent.errors import ConfigError, warn
 from contrasent.files import refuse_existing_file
 from contrasent.progress import one_line
 from contrasent.settings import ARGUMENT, Spelling, refuse_unused, settings, shared
 
-_SHOWN = 20
+_SHOWN, _LONGEST = 20, 256  # bytes of a file's name
 
 
 @settings
@@ -118,7 +119,7 @@ class SimilarityCommand(options.Named, options.Measuring, AsJson):
 
         encoder = load(self, self.model)
         used = encoder.resolve_precision(self.precision_name)
-        rows = encoder.encode([self.text_a, self.text_b], precision=used)
+        rows = encoder.encode(_lines([self.text_a, self.text_b]), precision=used)
         similarity = model.similarity_of(encoder)
         [score] = pair_similarities(similarity, rows[:1], rows[1:]).tolist()
         score = min(score, 1.0) if similarity == "cosine" else score
@@ -300,6 +301,9 @@ def _announce(sentences: encode.Sentences, what: str = "texts") -> int:
 
 def _lines(words: list[str]) -> list[str]:
     if words != ["-"]:
+        for word in words:
+            if not word.strip() or (len(os.fsencode(word)) < _LONGEST and Path(word).is_file()):
+                warn(f"{word!r} is taken as a text, though it is blank or the name of a file")
         return words
     with encode.open_sentences("-") as sentences:
         return list(sentences)

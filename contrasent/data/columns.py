@@ -216,8 +216,8 @@ class ColumnSpec:
     # for each role the headings that are known for it, in lower case, between commas
     headings: tuple[str, ...]
     optional: int = 0  # how many roles, counted from the end, may be absent
-    # numbers of columns that are understood, in the order of the roles, without a header
-    bare: Sequence[int] = ()
+    # the columns of the roles in rows that are understood without a header, up to their last one
+    bare: Sequence[Sequence[int]] = ()
     numeric: bool = False  # the last role is a number, so that its name in a first row is a heading
     is_list: bool = False  # between the first role and the last there may be more candidates
 
@@ -261,12 +261,12 @@ def choose_columns(
         described = f"{_as_roles([names[position] for position in known], roles)} (by name)"
         optional = wanted.optional - (most - len(known))
         return ColumnMap(tuple(known), True, described, "name", optional)
-    if not named and len(names) in wanted.bare:
-        header = _is_heading(names, wanted)
-        cells = names if header else [f"column {position}" for position in range(len(names))]
+    bare = next((it for it in wanted.bare if not named and it[-1] + 1 == len(names)), None)
+    if bare is not None:
+        header = _is_heading([names[it] for it in bare], wanted)
+        cells = [names[it] if header else f"column {it}" for it in bare]
         how = "in this order, below a header" if header else "no header"
-        described = f"{_as_roles(cells, roles)} ({how})"
-        return ColumnMap(tuple(range(len(names))), header, described, "order")
+        return ColumnMap(tuple(bare), header, f"{_as_roles(cells, roles)} ({how})", "order")
     there = ", ".join(f"{it:.40}" for it in names[:8])
     raise DataError(
         f"{where}: no column is known as the {roles[len(known)]}; there are {there}; choose "

@@ -105,7 +105,6 @@ def synthesize(
 
     Example:
         >>> pairs = contrasent.synthesize("text.txt", output="pairs.jsonl")  # doctest: +SKIP
-        >>> contrasent.train("sup-adapt", encoder="M", data="pairs.jsonl")  # doctest: +SKIP
     """
     chosen = checked(SynthesisOptions, options)
     if chosen.endpoint is None:

@@ -210,6 +210,8 @@ class Progress:
     twin_is_better: bool = False
     rate_factor: float = 1.0
     best_is_start: bool = False
+    seconds: float = 0.0  # of the steps
+    examples: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,8 +80,8 @@ class Result:
     best_step: int | None  # the update after which ``best`` was saved; 0 for the start
     best_is_start: bool  # nothing beat the start as it comes, so ``best`` is that
     best_score: float | None  # its dev score, in [-1, 1]
-    seconds: float  # time of the steps of this process, evaluation left out
-    examples: int  # examples trained on in that time
+    seconds: float  # time of the steps, evaluation left out
+    examples: int  # examples that this process trained on
     # the start and ``best``, else ``last``, on the final tasks
     scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
     # what ``best_score`` is, such as ``spearman``; None without a dev task
@@ -246,7 +246,6 @@ class Session:
     ) -> None:
         self.recipe, self.folder, self.parts = recipe, folder, parts
         self.accelerator, self.group = accelerator, group
-        self._seconds, self._examples = 0.0, 0
         self._loss: float | None = None
         # Before the weights of a run that goes on are read: the start is kept where it is needed.
         self.callbacks: list[Callback] = []
@@ -297,9 +296,10 @@ class Session:
             since = time.perf_counter()
             for done in loop.run(self.parts, batches, self.progress, self._is_due):
                 seconds = time.perf_counter() - since
-                self._seconds += seconds
+                self.progress.seconds += seconds
                 for step in done:
-                    self._examples, self._loss = self._examples + step.examples, step.loss
+                    self.progress.examples += step.examples
+                    self._loss = step.loss
                     values = run_folder.step_values(step, seconds / len(done))
                     self.metrics.write(values)
                     values.pop("step")
@@ -407,8 +407,8 @@ class Session:
         trained = loop.trainable_parameters(*parts.modules.values())
         encoder = parts.encoder.named_parameters()
         content: dict[str, Any] = {
-            "seconds": self._seconds,
-            "examples": self._examples,
+            "seconds": progress.seconds,
+            "examples": progress.examples,
             "parameters": sum(it.numel() for name, it in encoder if "lora_" not in name),
             "trained_parameters": sum(it.numel() for it in trained),
             "peak_memory": memory,
@@ -418,7 +418,7 @@ class Session:
                 **asdict(progress),
                 **content,
                 "precision": parts.precision,
-                "examples_per_second": self._examples / self._seconds if self._seconds else 0.0,
+                "examples_per_second": progress.examples / max(progress.seconds, 1e-9),
                 "changes": [asdict(change) for change in scores.changes],
             }
             write_json(folder.result, described)

@@ -39,6 +39,12 @@ def titled(folder):
     return folder
 
 
+def trec(folder):
+    rows = "".join(f"{query}\t0\t{document}\t{grade}\n" for query, document, grade in JUDGED)
+    (folder / "qrels/test.tsv").write_text(rows)
+    return folder
+
+
 def zipped(folder, header=""):
     for name, texts in (("corpus", CORPUS), ("queries", QUERIES)):
         (folder / f"{name}.jsonl").unlink()
@@ -53,6 +59,7 @@ def zipped(folder, header=""):
 FORMS = {
     "jsonl": lambda it: it,
     "titled": titled,
+    "TREC's four columns": trec,
     "tsv.gz": zipped,
     "tsv.gz with headers": lambda it: zipped(it, "q\td\tgrade\n"),
     "of the hub": lambda _: "retrieve:org/x:queries@test+org/x:corpus@test+org/x:default@test",

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The digest of every weight that a run saved, by path, and what it logged of each step."""
+    """The digest of every weight that a run saved, by path, what it logged of each step; all examples."""
 
     weights: dict
     metrics: list
+    examples: int | None
 
     @classmethod
     def read(cls, folder):
@@ -22,7 +23,9 @@ class RunFiles:
             if path.suffix == ".safetensors"
         }
         assert weights
-        return cls(weights, metrics(folder))
+        result = folder / "result.json"
+        examples = json.loads(result.read_text())["examples"] if result.exists() else None
+        return cls(weights, metrics(folder), examples)
 
 
 def weights(folder, which="last"):

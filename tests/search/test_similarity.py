@@ -217,6 +217,9 @@ def test_commands_rank_by_it(stated, name, theirs, tmp_path):
     hits = [json.loads(line) for line in told.splitlines()]
     assert [hit["text"] for hit in hits] == [SOME[row] for row in best.indices]
     assert [hit["score"] for hit in hits] == pytest.approx(best.values.tolist(), rel=1e-4)
+    for words in (["similarity", folder, corpus, "a dog"], ["search", tmp_path / "index", corpus]):
+        assert f"'{corpus}' is taken as a text" in worked(*words).err
+    assert "'' is taken as a text" in worked("similarity", folder, "", "a" * 999).err
     asked = worked if name == "dot" else refused  # beyond the best of all but the dot product
     asked("search", tmp_path / "index", "dog", "--threshold", 3)
     told = worked("neighbours", folder, "--corpus", corpus, "--query", "dog runs", "--json", "-")
