@@ -9,6 +9,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -195,6 +196,7 @@ DENSITIES = "cosine-densities"
 _COLUMNS, _POINTS, _NARROWEST, _THINNEST = 3, 801, 0.004, 0.004
 _ROWS_HIGH = 1.7
 _WIDTH, _HEIGHT, _LABELS, _TITLES = 2.5, 2.5, 0.7, 0.2
+_LETTERS, _LINE = 28, 64  # of a title, and of the only label in a line
 
 
 def density(values: Vector, points: Vector) -> Vector:
@@ -217,28 +219,29 @@ def densities(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
     written over them.
     """
     columns = min(max(len(rows) for rows in panels.values()), _COLUMNS)
-    titles = _TITLES if any(panels) else 0
-    lines = []
+    lines = list[list[tuple[str, Geometry]]]()
     for title, rows in panels.items():
-        named = [(f"{title}\n{label}" if title else label, curve) for label, curve in rows.items()]
-        lines += [dict(named[k : k + columns]) for k in range(0, len(named), columns)]
+        start = f"{title}\n" if title else ""
+        named = [(f"{start}{fill(label, _LETTERS)}", curve) for label, curve in rows.items()]
+        lines += [named[k : k + columns] for k in range(0, len(named), columns)]
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(len(lines), columns, squeeze=False, sharex=True, sharey=True)
         for place, line in enumerate(lines):
             for axes in grid[place, len(line) :]:
                 axes.set_visible(False)
-            for column, (label, geometry) in enumerate(line.items()):
+            for column, (label, geometry) in enumerate(line):
                 axes = grid[place, column]
                 _panel(axes, geometry)
                 axes.set_title(label)
                 axes.tick_params(labelbottom=True)
                 if all(len(below) <= column for below in lines[place + 1 :]):
                     axes.set_xlabel("cosine")
-        some = next(iter(lines[0].values()))
+        (_, some), *_ = lines[0]
         figure.supylabel(f"human rating, {some.heading} ({some.rated:,} pairs)", fontsize=9)
 
-    size = _LABELS + _WIDTH * columns, 0.4 + (_HEIGHT + titles) * len(lines)
+    breaks = sum(max(label.count("\n") for label, _ in line) for line in lines)
+    size = _LABELS + _WIDTH * columns, 0.4 + _HEIGHT * len(lines) + _TITLES * breaks
     return picture(DENSITIES, size, draw)
 
 
@@ -279,7 +282,8 @@ def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
             for number, (label, geometry) in enumerate(rows.items()):
                 colour, line = look(number)[0], LINES[number % len(LINES)]
                 index = np.arange(1, len(geometry.spectrum) + 1)
-                axes.plot(index, geometry.spectrum, line, color=colour, label=label, linewidth=1.6)
+                how: dict[str, Any] = {"color": colour, "label": fill(label, _LETTERS)}
+                axes.plot(index, geometry.spectrum, line, linewidth=1.6, **how)
             axes.legend(handles=axes.lines, loc="upper right")  # also those that begin with _
             if title:
                 axes.set_title(title)
@@ -348,7 +352,12 @@ _SCALE = (40, 100)
 
 def plane(data: FigureData) -> Picture:
     """A numbered point for each encoder; below, labels and scores: SimCSE's Figure 3."""
-    rows = data.rows
+    rows, scores, names = data.rows, list[float | None](), list[str]()
+    for place, label in enumerate(rows, start=1):
+        scores.append(known := data.colours.get(label))
+        score = "" if known is None else f" ({100 * known:.1f})"
+        names.append(fill(f"{place}  {label}{score}", _LINE))
+    columns = max(1, min(2, 84 // (6 + max(map(len, names)))))
 
     def draw(figure: Figure) -> None:
         from matplotlib.cm import ScalarMappable
@@ -356,14 +365,11 @@ def plane(data: FigureData) -> Picture:
 
         (low, high), axes = _SCALE, figure.subplots()
         shades = ScalarMappable(Normalize(low, high), "viridis")
-        for place, (label, geometry) in enumerate(rows.items(), start=1):
+        for name, known, geometry in zip(names, scores, rows.values(), strict=True):
             at = geometry.value("uniformity") or 0.0, geometry.value("alignment") or 0.0
-            known = data.colours.get(label)
-            score = "" if known is None else f" ({100 * known:.1f})"
             colour = GREY if known is None else shades.cmap((100 * known - low) / (high - low))
-            name = f"{place}  {label}{score}"
             axes.plot(*at, "o", color=colour, markeredgecolor="black", label=name)
-            axes.annotate(f"{place}", at, **ABOVE)
+            axes.annotate(name.split()[0], at, **ABOVE)
         some = next(iter(rows.values()))
         close = some.records[0]
         axes.set_xlabel(f"uniformity of {some.sentences:,} sentences")
@@ -371,9 +377,10 @@ def plane(data: FigureData) -> Picture:
         axes.set_title(f"{some.heading}; lower left is better", loc="left")
         axes.margins(0.12, 0.16)
         figure.colorbar(shades, ax=axes, pad=0.02).set_label(data.title)
-        figure.legend(loc="outside lower center", ncols=2)
+        figure.legend(loc="outside lower center", ncols=columns)
 
-    return picture(PLANE, (5.6, 3.5 + 0.2 * -(-len(rows) // 2)), draw)
+    lines = sum(1 + name.count("\n") for name in names)
+    return picture(PLANE, (5.6, 3.5 + 0.2 * -(-lines // columns)), draw)
 
 
 def _caption(data: FigureData) -> str:

@@ -237,7 +237,7 @@ def cluster(
     with _embedded(text, encoder, asked, show_progress) as (known, vectors):
         count, few = len(vectors), asked.clusters or 2
         sample = mapped = _sample(count, _MAP)
-        problem = f"{count} texts are too few for {few} clusters" * (count <= few)
+        problem = f"{few} clusters need more texts than {count}" * (count <= few)
         if not (problem or np.ptp(vectors[mapped], axis=0).any()):  # t-SNE would end the process
             problem = f"all of {len(mapped)} texts have the same vector, so none is apart"
         if problem:

@@ -50,7 +50,7 @@ def read_filter(text: str) -> tuple[Any, dict[str, bool]]:
         numbers = {name for it in comparisons if _has_number(it) for name in _columns(it)}
         return _expression(tree.body), {it: it in numbers for it in _columns(tree)}
     except _FAULTS as error:
-        how = 'year >= 2020 and (source = "faq" or not source in ("a", "b"))'
+        how = 'year >= 2020 and (source = "faq" or not `file name` in ("a", "b"))'
         raise ConfigError(f"the filter {text!r} cannot be read; write it as: {how}") from error
 
 
@@ -132,7 +132,7 @@ def matching_rows(
                 if not numeric.any():
                     wrong = live & column.is_valid().to_numpy()
                 for cell in column.filter(pa.array(wrong)).slice(0, 1).to_pylist():
-                    what = f"column {name!r} has {cell!r:.60}, which is no number as 1330.69"
+                    what = f"column {name!r} has {cell!r:.60}, which is no number (1330.69)"
                     raise ConfigError(f"the filter {condition!r}: {what}")
                 cells = pc.if_else(pa.array(numeric), pc.utf8_trim_whitespace(column), None)
                 numbers[name] = cells.cast("double")
@@ -142,7 +142,7 @@ def matching_rows(
         rows = named.append_column("", pa.array(np.arange(len(table)))).filter(expression)
         matching[rows.column("").to_numpy()] = True
     except pa.ArrowException as error:
-        how = "put quotes around texts, not around true or false"
+        how = "put quotes around texts, not around numbers, true or false"
         raise ConfigError(f"the filter {condition!r}: {first_line(error)}; {how}") from error
     return live & matching
 

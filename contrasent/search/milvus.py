@@ -151,25 +151,38 @@ class MilvusRows(Snapshot):
         self, queries: np.ndarray, count: int, live: np.ndarray
     ) -> list[list[tuple[int, float]]]:
         kept, enough = np.flatnonzero(live), count + _EXTRA
-        near = list[list[tuple[int, float]]]()
-        among, asked = f"row in {kept.tolist()}", enough
-        if is_small := len(kept) <= _ROWS_AT_ONCE:
-            wanted = among
-        else:  # so many of all rows that enough of them are among those that are searched
-            wanted, share = f"row < {len(live)}", (2 * self.texts - len(kept)) / len(kept)
-            asked = max(enough, min(int(enough * share), _MOST_HITS))
-        step = max(1, _FOUND_AT_ONCE // asked)
+        if len(kept) <= _ROWS_AT_ONCE:  # an approximate search finds few of few
+            known = self._vectors_of(kept)
+            return [self._best(known, query, count) for query in queries]
+        # so many of all rows that enough of them are among those that are searched
+        share, near = (2 * self.texts - len(kept)) / len(kept), list[list[tuple[int, float]]]()
+        asked = max(enough, min(int(enough * share), _MOST_HITS))
+        step, every = max(1, _FOUND_AT_ONCE // asked), f"row < {len(live)}"
+        is_lossy = self.manifest.collection == LITE and self.manifest.kind == "milvus-hnsw"
         for start in range(0, len(queries), step):
             block = queries[start : start + step]
-            for query, hits in zip(block, self._vectors_near(block, asked, wanted), strict=True):
+            for query, hits in zip(block, self._vectors_near(block, asked, every), strict=True):
                 candidates = {row: vector for row, vector in hits.items() if live[row]}
-                if not is_small and len(candidates) < enough:
+                if len(candidates) < enough and is_lossy:  # it takes conditions only afterwards
+                    candidates = self._vectors_of(kept)
+                elif len(candidates) < enough:
+                    among = f"row in {kept.tolist()}"
                     [candidates] = self._vectors_near(query[None], enough, among)
-                rows, similarity = sorted(candidates), self.manifest.similarity
-                vectors = np.array([*map(candidates.get, rows)], np.float32).reshape(-1, len(query))
-                best = best_rows([vectors], query, np.arange(len(rows)), count, similarity)
-                near.append([(rows[n], score) for n, score in best])
+                near.append(self._best(candidates, query, count))
         return near
+
+    def _best(
+        self, candidates: dict[int, Any], query: np.ndarray, count: int
+    ) -> list[tuple[int, float]]:
+        rows, similarity = sorted(candidates), self.manifest.similarity
+        vectors = np.array([*map(candidates.get, rows)], np.float32).reshape(-1, len(query))
+        best = best_rows([vectors], query, np.arange(len(rows)), count, similarity)
+        return [(rows[n], score) for n, score in best]
+
+    def _vectors_of(self, rows: np.ndarray) -> dict[int, Any]:
+        vectors = chain.from_iterable(self.vectors_at(some.tolist()) for some in _batched(rows))
+        known = zip(rows.tolist(), vectors, strict=True)
+        return {row: vector for row, vector in known if not np.isnan(vector[0])}
 
     def _vectors_near(self, queries: np.ndarray, count: int, wanted: str) -> list[dict[int, Any]]:
         """For each query vectors by the numbers of their rows."""
@@ -270,7 +283,7 @@ def _open_client(folder: Path, name: str | None) -> Any:
                 f"{folder} cannot be opened: Milvus Lite lets one process at a time use it; end "
                 "the other process, or serve the index and ask the server"
             ) from error
-    problem = "has no address in the environment, such as http://localhost:19530"
+    problem = "names no address such as http://localhost:19530"
     if "://" in (address := os.environ.get(_ADDRESS, "")):
         try:
             return MilvusClient(address, token=os.environ.get(_TOKEN, ""), timeout=_CONNECTING)

@@ -177,6 +177,7 @@ def build(batcher: Batcher, *routers: Any) -> FastAPI:
     for router in routers:
         app.include_router(router)
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         headers = {"Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'"}
@@ -186,6 +187,8 @@ def build(batcher: Batcher, *routers: Any) -> FastAPI:
 
     @app.get("/health", tags=["operations"], response_class=Response)
     @app.get("/ping", include_in_schema=False)
+    @app.head("/health", include_in_schema=False)
+    @app.head("/ping", include_in_schema=False)
     async def health() -> Response:
         """200 as long as texts can be embedded, else 503."""
         return Response(status_code=200 if batcher.is_healthy else 503)

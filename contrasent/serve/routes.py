@@ -107,6 +107,7 @@ class EmbedRequest(TextOptions):
     normalize: bool = True
     dimensions: Count | None = None
     encoding_format: Literal["float", "base64"] = "float"
+    truncation_direction: Literal["right", "Right"] = "right"
 
 
 class SimilarityInputs(Body):

@@ -116,7 +116,7 @@ def run_server(options: ServeOptions) -> None:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # before its library is imported
         from contrasent.serve.application import log_json
 
-        with closing(bind(options)) as bound:
+        with closing(bind(options.host, options.port)) as bound:
             make = _maker(options)
             log_json()
             _serve(make, options, bound)
@@ -174,17 +174,17 @@ def _maker(options: ServeOptions) -> Callable[[], "FastAPI"]:
     return make
 
 
-def bind(options: ServeOptions) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """The socket, before anything expensive happens; ConfigError if it cannot be had."""
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio asks for it
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((options.host, options.port))
+        bound.bind((host, port))
         bound.listen(_BACKLOG)  # those that come now wait for the model
     except OSError as error:
         bound.close()
-        what = f"cannot listen on {options.host} port {options.port}: {error.strerror or error}"
+        what = f"cannot listen on {host} port {port}: {error.strerror or error}"
         raise ConfigError(f"{what}; choose others with --host and --port") from error
     return bound
 
@@ -303,6 +303,8 @@ def run_mcp(options: McpOptions) -> None:
     """Answer agents until the input ends, or over HTTP until SIGTERM or Ctrl-C."""
     if options.port is None:
         refuse_unused(options, ["host"], "without --port there is no address")
+    else:
+        bind(options.host, options.port).close()
     require_extra("a server for agents", "mcp", "mcp")
     server = _tools(options)
     if options.port is None:
@@ -322,7 +324,7 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
 
     class Key:
         async def verify_token(self, token: str) -> AccessToken | None:
-            same = hmac.compare_digest(token.encode(), str(options.api_key).encode())
+            same = hmac.compare_digest(token.encode("latin-1"), str(options.api_key).encode())
             return AccessToken(token=token, client_id="agent", scopes=[]) if same else None
 
     indexes, encoders, lock = dict[str, Index](), dict[str, Any](), Lock()
@@ -352,7 +354,7 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
     named = Field(description=f"One of {known}", json_schema_extra={"enum": [*indexes]})
     first = next(iter(indexes))
     ArgModelBase.model_config["extra"] = "forbid"  # the library drops what no tool takes
-    auth = AuthSettings(issuer_url=AnyHttpUrl(f"http://{options.host}"), resource_server_url=None)
+    auth = AuthSettings(issuer_url=AnyHttpUrl("http://localhost"), resource_server_url=None)
     server: MCPServer[Any] = MCPServer(
         "contrasent",
         instructions=f"Search texts by meaning and by words: {known}.",
@@ -370,7 +372,7 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
     ) -> _Hits:
         """Find texts for a query, best first: by meaning (dense), by words, or by both (hybrid).
 
-        A filter is a condition on columns of the index: year >= 2020 and source = "faq".
+        A filter is a condition on columns of the index: year >= 2020 and `file name` = "faq".
         """
         with using(index) as (opened, encoder):
             [hits] = opened.search(encoder, [query], top_k, mode=mode, filter=filter)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The digest of every weight that a run saved, by path, what it logged of each step; all examples."""
+    """The digest of every weight that a run saved, by path, what it logged, and its examples."""
 
     weights: dict
     metrics: list

@@ -72,7 +72,7 @@ def serving(batcher, index=None, **options):
     if index is not None:
         routers.append(IndexRoutes(index, embedding).router())
     app = build(batcher, *routers)
-    bound = bind(ServeOptions(model="tiny", port=0))
+    bound = bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()

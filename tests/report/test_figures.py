@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import replace
 from io import StringIO
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -98,6 +99,28 @@ def test_every_run_is_in_the_legend(monkeypatch):
     monkeypatch.setattr(module, "picture", lambda *given: given[-1](figure))
     module.trajectories({"_one": run(), "$two": run("second")})
     assert [it.get_text() for it in figure.legends[0].get_texts()] == ["_one", "$two"]
+
+
+def test_long_names_stay_within_the_figure_and_apart(monkeypatch):
+    rows = {f"{name} {'sentence-transformers-' * 4}": geometry(name) for name in "abc"}
+    data = dataclasses.replace(figure_data(labelled([geometry()]), ()), rows=rows)
+    figures = list[Figure]()
+
+    def drawn(_, size, draw):
+        figures.append(Figure(figsize=size, layout="constrained"))
+        draw(figures[-1])
+        figures[-1].draw_without_rendering()
+
+    monkeypatch.setattr(module, "picture", drawn)
+    module.plane(data)
+    module.densities({"": rows})
+    spectra({"": rows})
+    for figure in figures:
+        titles = [axes.title.get_window_extent() for axes in figure.axes]
+        legends = [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]
+        boxes = [*titles, *(it.get_window_extent() for it in legends)]
+        assert all(it.x0 >= 0 and it.x1 <= figure.bbox.x1 for it in boxes if it.width)
+        assert not any(a.overlaps(b) for a, b in pairwise(it for it in titles if it.width))
 
 
 def test_other_pairs_do_not_share_a_figure():

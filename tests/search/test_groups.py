@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -156,7 +157,10 @@ def test_commands_write_the_groups_of_a_text_and_of_an_index(tmp_path, monkeypat
         drawn = ("--clusters", "2", "--html", "map.html", "--overwrite")
         assert "2 clusters" in worked("cluster", *source, *drawn).out
         page = (tmp_path / "map.html").read_text()
-        assert page.count("<circle") == 3 and "Men sit: &lt;b&gt;" in page
+        [low] = map(float, re.findall(r'viewBox="-20 -20 1040 ([\d.]+)"', page))
+        assert low == 40 + max(map(float, re.findall(r'cy="([\d.]+)"', page)))
+        assert "Summary" not in page and page.count("<circle") == 3
+        assert "Men sit: &lt;b&gt;" in page
     cleaned = ("text.csv", "--encoder", tiny_bert, *columns, "--clean")
     said = worked("duplicates", *cleaned).err
     assert "cleaned: tags 1" in said and said.count("are left out") == 1

@@ -89,6 +89,21 @@ def test_an_index_in_milvus_is_replaced_by_one_of_faiss_and_back(encoder, folder
         assert contents(Index.open(folder))[-1] == ("300", "more")
 
 
+def test_an_approximate_index_finds_all_that_a_filter_or_removals_leave(encoder, folder):
+    texts, how = [f"text {n}" for n in range(5_000)], {"metadata": [{"n": n} for n in range(5_000)]}
+    index = Index.build(encoder, texts, folder, kind="milvus-hnsw", **how)
+    flat = Index.build(encoder, texts, folder.with_name("flat"), kind="flat", **how)
+    nearest = [int(hit.id) for hit in flat.search(encoder, ["q"], 5_000)[0]]
+    few, many = nearest[-2:], nearest[-2_500:]
+    for asked in (f"n in ({few[0]}, {few[1]})", f"not n in {tuple(nearest[:-30])}"):
+        assert index.search(encoder, ["q"], filter=asked) == flat.search(
+            encoder, ["q"], filter=asked
+        )
+    for it in (index, flat):
+        it.remove([n for n in range(5_000) if n not in many])
+    assert index.search(encoder, ["q"], 2_400) == flat.search(encoder, ["q"], 2_400)
+
+
 def test_what_milvus_refuses_leaves_the_index_as_it_was(encoder, folder, monkeypatch):
     index = Index.build(encoder, TEXTS[:3], folder, kind="milvus")
     with monkeypatch.context() as patched:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.command_line import started
+from helpers.command_line import refused, started
 from helpers.serving import call
 from helpers.tiny_models import SENTENCES
 
@@ -20,6 +20,7 @@ from contrasent.settings import checked
 mcp = pytest.importorskip("mcp", reason="mcp is not installed")
 httpx2 = pytest.importorskip("httpx2")
 
+KEY = "\u00f6pen"
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 
 
@@ -42,7 +43,7 @@ def reached(transport, *words):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = started("mcp", *words, "--port", port, "--api-key", "open")
+    process = started("mcp", *words, "--port", port, "--api-key", KEY)
     try:
         next(line for line in process.stderr if "Uvicorn running on" in line)
         yield f"http://127.0.0.1:{port}/mcp"
@@ -86,7 +87,7 @@ def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
     from mcp.client.streamable_http import streamable_http_client
 
     async def all_of_it(server):
-        key = {"Authorization": "Bearer open"}
+        key = {b"Authorization": f"Bearer {KEY}".encode()}
         async with httpx2.AsyncClient(headers=key, timeout=60) as keyed:
             if transport == "http":
                 accept = {"Accept": "application/json, text/event-stream"}
@@ -122,6 +123,15 @@ def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
 def test_nothing_is_added_unless_it_is_allowed(folders):
     tools = asyncio.run(_tools(McpOptions(index=[Path(folders[0])])).list_tools())
     assert [tool.name for tool in tools] == ["search", "similar"]
+
+
+def test_an_address_that_is_taken_is_told_before_anything_is_loaded():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        told = refused("mcp", "nowhere", "--port", taken.getsockname()[1])
+    assert "cannot listen on 127.0.0.1" in told
+    assert "nowhere" in refused("mcp", "nowhere", "--port", 8299, "--host", "::1")
 
 
 def test_an_empty_key_lets_nobody_in_without_one():

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+import urllib.request
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +52,9 @@ def test_every_form_of_an_answer_has_the_vectors_of_the_encoder(server, encoder,
     np.testing.assert_allclose(
         raw, encoder.encode(SENTENCES, normalize=False, precision="fp32"), atol=1e-5
     )
-    rows = server.call("/embed", {"inputs": SENTENCES, "dimensions": 4}).json
+    rows = server.call(
+        "/embed", {"inputs": SENTENCES, "dimensions": 4, "truncation_direction": "right"}
+    ).json
     first = expected[:, :4]
     close(rows, first / np.linalg.norm(first, axis=1, keepdims=True))
 
@@ -190,6 +193,7 @@ def test_what_is_cut_is_told_and_refused_on_request(kind, encoder):
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty"),
         ("/matrix", {"first": ["a"] * 1001, "second": ["a"] * 1001}, 413, "Validation"),
         ("/embed", {"inputs": "a", "input": "b"}, 422, "Validation"),
+        ("/embed", {"inputs": "a", "truncation_direction": "left"}, 422, "Validation"),
         ("/nothing", None, 404, "Validation"),
     ],
 )
@@ -279,6 +283,9 @@ def test_overload_is_answered_at_once(encoder, monkeypatch):
         server.gate.in_progress += 10**6
         paths = ("/ping", "/health", "/info")
         assert [server.call(it).status for it in paths] == [200, 200, 429]
+        for path in ("/ping", "/health"):  # as monitors ask
+            asked = urllib.request.Request(f"{server.url}{path}", method="HEAD")
+            assert urllib.request.urlopen(asked, timeout=30).status == 200
         server.gate.in_progress -= 10**6
 
 

@@ -155,6 +155,7 @@ def test_the_page_shows_what_its_address_says(server, tmp_path):
     for address, shown in (
         ("", f"For example: {min(20, len(TEXTS))} texts for “{TEXTS[0]}”"),
         ("?q=dog+runs&mode=words", "a <mark>dog</mark> <mark>runs</mark> in the street"),
+        ("?q=dog&mode=none", "<mark>dog</mark> eats"),
         ("#map", f'aria-label="Map of {len(TEXTS)} texts'),
         ("#compare", 'aria-controls="compare" aria-selected="true"'),
     ):

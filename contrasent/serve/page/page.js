@@ -30,7 +30,7 @@ async function call(path, body) {
   return content;
 }
 
-let running = 0;
+let running = 0, asked = 0;
 
 async function tell(work) {
   at("message").textContent = "";
@@ -85,6 +85,8 @@ function hits(list, found, query) {
   }));
 }
 
+const PLAIN = /^(?!(?:and|or|not|in|is|like|true|false|null)$)[\p{L}_][\p{L}\p{N}_]*$/iu;
+const spelt = (column) => (PLAIN.test(column) ? column : `\`${column}\``);
 const counted = (number) => `${number.toLocaleString("en")} text${number === 1 ? "" : "s"}`;
 const lines = (id) => at(id).value.split("\n").map((line) => line.trim()).filter(Boolean);
 
@@ -96,7 +98,13 @@ const forms = {
     if (address !== location.pathname + location.search) history.pushState(null, "", address);
     const query = q || about.index.example;
     if (!query) return;
-    const { results: [best] } = await call("/search", { queries: query, top_k: 20, mode, filter: filter || undefined });
+    const mine = ++asked;
+    const { results: [best] } = await call("/search", { queries: query, top_k: 20, mode, filter: filter || undefined })
+      .catch((error) => {
+        if (mine === asked) at("hits").replaceChildren(at("results").textContent = "");
+        throw error;
+      });
+    if (mine !== asked) return; // a later search is shown
     hits(at("hits"), best, query);
     at("results").textContent = `${q ? "" : "For example: "}${counted(best.length)} for “${query}”`;
   },
@@ -212,6 +220,7 @@ function load() {
   const sent = new URLSearchParams(location.search);
   at("query").value = sent.get("q") || "";
   at("mode").value = at("mode").hidden ? "auto" : sent.get("mode") || "auto";
+  at("mode").value ||= "auto"; // of an address with another
   at("filter").value = sent.get("filter") || "";
   tell(forms.search);
 }
@@ -230,8 +239,8 @@ tell(async () => {
     const conditions = { string: '= "..."', bool: "= true" };
     at("mode").hidden = !about.index.words;
     at("filtered").hidden = !columns.length;
-    at("columns").textContent = columns.map(([name]) => name).join(", ");
-    at("filter").placeholder = columns.slice(-2).map(([name, kind]) => `${name} ${conditions[kind] || ">= 10"}`).join(" and ");
+    at("columns").textContent = columns.map(([name]) => spelt(name)).join(", ");
+    at("filter").placeholder = columns.slice(-2).map(([name, kind]) => `${spelt(name)} ${conditions[kind] || ">= 10"}`).join(" and ");
     at("query").placeholder = about.index.example;
     window.addEventListener("popstate", load);
     load();
