@@ -47,6 +47,21 @@ def test_the_tokens_of_a_prompt(prompt, before, after, tiny_bert):
     assert tokenizer.template == tokenizer.template_of("{text}")
 
 
+def test_a_prompt_stands_within_what_the_tokenizer_puts_around_a_text(tiny_bert):
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = Tokenizer.load(tiny_bert)
+    [unknown, end] = [tokenizer.vocabulary_map[it] for it in ("[UNK]", "[SEP]")]
+    for single, ends in (("$A", []), ("$A [UNK]", [unknown]), ("[SEP] $A", [])):
+        backend = tokenizer._pretrained.backend_tokenizer
+        known = [("[UNK]", unknown), ("[SEP]", end)]
+        backend.post_processor = TemplateProcessing(single=single, special_tokens=known)
+        own = Tokenizer(tokenizer._pretrained)
+        for template in (own.template_of("{text} runs"), own.with_prompt("{text} runs").template):
+            assert list(template.before) == [end] * single.startswith("[SEP]")
+            assert list(template.after) == [own.vocabulary_map["runs"], *ends]
+
+
 @pytest.mark.parametrize("prompt", ["{text}", LAST])
 def test_a_limit_without_room_for_a_word_is_refused(prompt, tiny_bert):
     tokenizer = Tokenizer.load(tiny_bert).with_prompt(prompt)

@@ -373,7 +373,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
             raise ConfigError(f"--layers is {layers}, but {start.name} has {depth}; ask for fewer")
         ground.depth = layers or depth
     else:
-        ground.why = f"{chosen.encoder} is no transformer without a fitted map"
+        ground.why = f"{chosen.encoder} is no transformer, or ends with a fitted map"
 
     shuffled = text.shuffled(chosen.seed)
     sample = list(islice(chain.from_iterable(shuffled.documents), 64))

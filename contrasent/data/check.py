@@ -284,10 +284,10 @@ def _language(text: str) -> str:
 
 def _split_words(sample: Sequence[str], tokenizer: Tokenizer) -> float | None:
     counts = Counter(word for text in sample for word in _WORD.findall(text))
-    ids, _ = tokenizer.ids([f" {word}" for word in counts], None)
-    pairs = zip(ids, counts.values(), strict=True)
-    whole = tokenizer.specials + 1
-    split = sum(n for row, n in pairs if len(row) != whole or tokenizer.wordless([row]))
+    ids, _ = tokenizer.ids([*counts, *(f"a {word}" for word in counts), "a"], None)
+    alone, behind, whole = ids[: len(counts)], ids[len(counts) : -1], len(ids[-1]) + 1
+    rows = zip(alone, behind, counts.values(), strict=True)
+    split = sum(n for own, row, n in rows if len(row) != whole or tokenizer.wordless([own]))
     return split / counts.total() if counts else None
 
 

@@ -119,6 +119,11 @@ class Tokenizer:
         return begins
 
     @cached_property
+    def _wordless(self) -> set[int]:
+        known = self.vocabulary_map
+        return {*self.special_ids.every, *(known[it] for it in _AFTER_SPACE if it in known)}
+
+    @cached_property
     def template(self) -> Template:
         """What every sentence gets, ``[CLS]`` and ``[SEP]`` unless a prompt stands there."""
         whole = self._backend(None)
@@ -130,8 +135,8 @@ class Tokenizer:
         """The template that a prompt such as ``This sentence of "{text}" means {mask}`` stands for.
 
         ``{text}`` is the place of the sentence and ``{mask}`` the mask token. ``[CLS]`` and
-        ``[SEP]`` stand around it, except in the place of a ``{mask}`` at that end. A space at an
-        end, or before ``{text}``, is no token.
+        ``[SEP]``, or what else the tokenizer puts at an end, stand around it, except in the place
+        of a ``{mask}`` at that end. A space at an end, or before ``{text}``, is no token.
         """
         parts = prompt.strip().split("{text}")
         if len(parts) != 2 or (self.special_ids.mask is None and _MASK in prompt):
@@ -140,11 +145,13 @@ class Tokenizer:
         texts = (part.replace(_MASK, mask) for part in (parts[0].rstrip(), parts[1]))
         encode = partial(self._backend(None).encode, add_special_tokens=False)
         before, after = (encode(text).ids if text else [] for text in texts)
-        first, last = self.special_ids.first, self.special_ids.last
-        if first is not None and not parts[0].startswith(_MASK):
-            before = [first, *before]
-        if last is not None and not parts[1].endswith(_MASK):
-            after = [*after, last]
+        known, template = self.special_ids, self.template
+        usual: list[Any] = [known.first, known.last]  # where an earlier prompt has a mask
+        ends: list[Any] = [template.before[:1], template.after[-1:]]
+        ends = [usual[n : n + 1] if known.mask in of else of for n, of in enumerate(ends)]
+        first, last = ([it for it in of if it in known.every] for of in ends)
+        before = before if parts[0].startswith(_MASK) else [*first, *before]
+        after = after if parts[1].endswith(_MASK) else [*after, *last]
         return Template(tuple(before), tuple(after))
 
     def with_truncation(self, limit: int) -> "Tokenizer":
@@ -267,8 +274,8 @@ class Tokenizer:
 
     def wordless(self, ids: Sequence[np.ndarray[Any, Any]]) -> int:
         """How many of the sentences with these ``ids`` have words, none of which it knows."""
-        unknown, special = self._pretrained.unk_token_id, {*self.special_ids.every}
-        return sum({unknown} < {*row.tolist()} <= special for row in ids)
+        unknown, rows = self._pretrained.unk_token_id, map(np.ndarray.tolist, ids)
+        return sum(unknown in row and self._wordless.issuperset(row) for row in rows)
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer as it was read, for transformers and sentence-transformers."""

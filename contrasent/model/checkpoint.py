@@ -26,7 +26,7 @@ from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.heads import POOLERS, Convolutions, MlpHead, Pooler
 from contrasent.model.hub import INFO_FILE, resolve, section, write_card
 from contrasent.model.protocol import LENGTHS, Conventions, EncoderParts
-from contrasent.model.transforms import TRANSFORMS, DenseMap, Transform, transform_named
+from contrasent.model.transforms import TRANSFORMS, DenseMap, Projection, Transform, transform_named
 from contrasent.model.weights import load_backbone, load_exact, merged_state, quiet, read_tensors
 from contrasent.records import installed_versions
 
@@ -79,12 +79,13 @@ def read(
     backbone, tokenizer, limit = _read_backbone(paths, stated)
     if is_plain:
         published = published_head(name)
-        used_pooler, used_head = "cls", published or "none"
+        used_pooler, used_head = "last" if backbone.is_causal() else "cls", published or "none"
         if published is None and (pooler is None or head is None):
+            heads = ". Supervised SimCSE checkpoints need head 'mlp'" * (used_pooler == "cls")
             warn(
                 f"{folder} does not say how it makes an embedding: taking pooler "
-                f"{pooler or 'cls'!r} with head {head or 'none'!r}. Supervised SimCSE checkpoints "
-                "need head 'mlp'; pass pooler and head to choose, and to silence this"
+                f"{pooler or used_pooler!r} with head {head or 'none'!r}{heads}; "
+                "pass pooler and head to choose, and to silence this"
             )
     else:
         used_pooler = _read_pooler(paths, info, backbone.depth)
@@ -251,7 +252,7 @@ def _read_map(
     about, maps = section(info, "transform"), list[Any]()
 
     def kind(columns: int, rows: int) -> Any:
-        plain = DenseMap(columns, rows)
+        plain = Projection(columns, rows)
         if len(linear) > 1 or about.get("name") not in TRANSFORMS:
             return plain
         return transform_named(about["name"], about.get("settings", plain.settings()))
@@ -263,7 +264,7 @@ def _read_map(
         maps.append(st_modules.read_transform(fitted))
     if not maps:
         return None
-    transform: Transform = reduce(DenseMap.then, maps)
+    transform: Transform = reduce(Projection.then, maps)
     transform.described = str(about.get("described", transform.described))
     return transform
 

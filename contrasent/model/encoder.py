@@ -149,6 +149,10 @@ class SentenceEncoder(nn.Module, Encoder):
     def pooler(self) -> str:
         return self._pooler.name
 
+    @pooler.setter
+    def pooler(self, name: str) -> None:
+        self._pooler = POOLERS[name]
+
     @property
     def head_name(self) -> str:
         return "none" if self.head is None else "mlp"

@@ -53,7 +53,6 @@ class Transform(nn.Module, ABC):
 class DenseMap(Transform):
     """``x W + b``, which sentence-transformers has as a Dense without activation."""
 
-    name = "linear"
     weight: Tensor
     bias: Tensor
 
@@ -69,30 +68,32 @@ class DenseMap(Transform):
     def map_rows(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self.weight, self.bias)
 
-    def then(self, after: "DenseMap") -> "DenseMap":
-        """This map and ``after`` as one."""
-        both = DenseMap(self.input_width, after.width)
-        weight, bias = after.weight.double(), self.bias.double()
-        both.weight.copy_(weight @ self.weight.double())
-        both.bias.copy_(weight @ bias + after.bias.double())
-        return both
-
 
 class Projection(DenseMap):
-    """``x W``, trained with the encoder; at the start the identity, cut off or filled with 0."""
+    """A layer of the encoder; a new one is the identity, cut off or filled with 0."""
 
-    name, is_trained = "projection", True
+    name, is_trained = "linear", True
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__(input_width, width)
         self.weight = nn.Parameter(torch.eye(width, input_width))
 
     @torch.no_grad()
+    def then(self, after: "Projection") -> "Projection":
+        """This map and ``after`` as one."""
+        both = Projection(self.input_width, after.width)
+        weight, bias = after.weight.double(), self.bias.double()
+        both.weight.copy_(weight @ self.weight.double())
+        both.bias.copy_(weight @ bias + after.bias.double())
+        return both
+
+    @torch.no_grad()
     def folded(self) -> "Projection":
         """The map ``R`` of ``W = Q R`` to at most ``input_width``, with the same products."""
-        triangle = torch.linalg.qr(self.weight.double().cpu()).R
+        turn, triangle = torch.linalg.qr(self.weight.double().cpu())
         folded = Projection(self.input_width, len(triangle))
         folded.weight.copy_(triangle)
+        folded.bias.copy_(turn.T @ self.bias.double().cpu())
         return folded.to(self.weight.device)
 
 
@@ -307,7 +308,7 @@ class Flow(Transform):
         return -(normal + torch.stack(scales).sum()).mean() / (math.log(2) * self.width)
 
 
-TRANSFORMS: dict[str, Any] = {it.name: it for it in (DenseMap, Projection, Whitening, Flow)}
+TRANSFORMS: dict[str, Any] = {it.name: it for it in (Projection, Whitening, Flow)}
 
 
 def transform_named(name: str, settings: dict[str, Any]) -> Transform:

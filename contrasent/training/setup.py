@@ -307,6 +307,10 @@ def start_encoder(settings: EncoderSettings) -> SentenceEncoder:
         encoder.backbone.set_dropout(settings.dropout)
     if settings.bidirectional:
         encoder.backbone.see_both_sides()
+    if encoder.pooler == "cls" and encoder.backbone.is_causal():
+        if settings.pooler is not None or checkpoint.is_sentence_encoder(settings.name):
+            encoder.backbone.refuse("the first token of {} sees no other", "set its pooler to last")
+        encoder.pooler = "last"
     return encoder
 
 

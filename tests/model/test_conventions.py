@@ -6,6 +6,7 @@ import torch
 import transformers
 from helpers.tiny_models import SENTENCES, save_tiny, transformer, unigram
 
+import contrasent
 from contrasent.errors import ConfigError
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.loading import load_encoder
@@ -98,6 +99,24 @@ def test_prompts_and_dimensions_are_those_of_sentence_transformers(layout, tmp_p
     assert again.conventions == encoder.conventions
     assert again.fingerprint() == encoder.fingerprint() or layout is gemma  # two maps became one
     alike(again, st.SentenceTransformer(str(tmp_path / "ours"), device="cpu"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_linear_layers_of_a_folder_are_trained_with_it(tmp_path):
+    gemma(tmp_path / "plain").save(str(tmp_path / "theirs"), create_model_card=False)
+    how = {"train.max_steps": 2, "train.batch_size": 4, "train.learning_rate": 0.01}
+    how |= {"evaluation.task": "none", "evaluation.final": "none", "train.precision": "fp32"}
+    texts, folder = SENTENCES[:8], str(tmp_path / "theirs")
+    how |= {"encoder": folder, "data": texts, "output": tmp_path / "run", "device": "cpu"}
+    made = contrasent.train("improve", **how)
+    start, trained = (SentenceEncoder(it, device="cpu") for it in (folder, made.last))
+    assert not torch.equal(start.transform.weight, trained.transform.weight)
+    alike(trained, st.SentenceTransformer(str(made.last), device="cpu"))
+    turned = trained.transform.folded()
+    trained.transform.bias.copy_(torch.arange(16.0))
+    rows = [it(torch.eye(16)) for it in (trained.transform, trained.transform.folded())]
+    torch.testing.assert_close(rows[0] @ rows[0].T, rows[1] @ rows[1].T, atol=1e-3, rtol=1e-5)
+    assert not turned.bias.any()
 
 
 def test_the_fingerprint_tells_prompts_and_dimensions_apart(tiny_encoder, tiny_bert):

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_models import SENTENCES, with_template
+from helpers.tiny_models import SENTENCES, unigram, with_template
 
 from contrasent.data.batch import pack
+from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError
 from contrasent.model import encoder as encoding
 from contrasent.model.backbones import base
@@ -127,6 +128,13 @@ def test_sentences_of_unknown_words_alone_are_counted(tiny_encoder, recwarn):
     assert not recwarn
     with pytest.warns(UserWarning, match=r"^2 of 4 sentences have no word that .* knows"):
         tiny_encoder.encode(["a dog", "qqqq", "ไทย qqqq", ""])
+
+
+def test_a_lone_space_is_no_word(tmp_path):
+    unigram(tmp_path)
+    tokenizer = Tokenizer.load(tmp_path)
+    ids, _ = tokenizer.ids(["\u0e44\u0e17\u0e22", "a dog \u0e44", "a dog", ""], None)
+    assert [tokenizer.wordless([row]) for row in ids] == [1, 0, 0, 0]
 
 
 def test_too_long_sentences_can_be_an_error(tiny_encoder):

@@ -49,10 +49,10 @@ class AutoBackbone(base.Backbone):
         self.checkpoint_layers = wanted
 
     def see_both_sides(self) -> None:
-        if not self._is_causal():
+        if not self.is_causal():
             super().see_both_sides()
         self.model.config.is_causal = False
-        if self._is_causal():
+        if self.is_causal():
             remedy = "set encoder.bidirectional to false, with encoder.pooler last"
             self.refuse("no token of {} sees later ones", remedy)
 
@@ -61,7 +61,7 @@ class AutoBackbone(base.Backbone):
         is_both_sided = getattr(self.model.config, "is_causal", None) is False
         return ("sees both sides",) if is_both_sided else ()
 
-    def _is_causal(self) -> bool:
+    def is_causal(self) -> bool:
         tokens = torch.tensor([[0, 1], [0, 2]], device=self.model.device)
         named = base.name_failures(self.kind, "two tokens")
         with torch.no_grad(), base.evaluating(self.model), named:

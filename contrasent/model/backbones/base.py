@@ -391,6 +391,10 @@ class Backbone(nn.Module, ABC):
         """Find the modules of the layers again, after some were replaced."""
         return
 
+    def is_causal(self) -> bool:
+        """True if the first token sees no other."""
+        return False
+
     def see_both_sides(self) -> None:
         """Let every token of a decoder see all of its sentence; ConfigError if it does already."""
         problem = "every token of {} sees all of the sentence already"

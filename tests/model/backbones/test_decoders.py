@@ -3,12 +3,15 @@
 import pytest
 import torch
 import transformers
-from helpers.tiny_models import SIZES, transformer
+from helpers.tiny_models import SIZES, transformer, word_piece
 
 from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.int8 import Int8Bert
 from contrasent.model.weights import backbone_of
+from contrasent.settings import EncoderSettings
+from contrasent.training.setup import start_encoder
 
 ELECTRA = transformers.ElectraConfig(vocab_size=40, embedding_size=8, **SIZES)
 MPNET = transformers.MPNetConfig(vocab_size=40, pad_token_id=1, **SIZES)
@@ -48,3 +51,17 @@ def test_a_decoder_is_made_to_see_both_sides_and_says_so_in_its_config():
     for seeing in (backbone, backbone_of(transformer(ELECTRA))):
         with pytest.raises(ConfigError, match="sees all of the sentence already"):
             seeing.see_both_sides()
+
+
+def test_a_plain_decoder_is_pooled_by_the_token_that_sees_all(tmp_path):
+    sizes = {**SIZES, "num_key_value_heads": 1, "pad_token_id": 0}
+    config = transformers.Qwen2Config(vocab_size=word_piece(tmp_path) + 1, **sizes)
+    transformer(config).save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="taking pooler 'last' with head 'none'; pass"):
+        encoder = SentenceEncoder(tmp_path, device="cpu")
+    start = {"name": str(tmp_path)}
+    assert encoder.pooler == start_encoder(EncoderSettings(**start)).pooler == "last"
+    both_sided = start_encoder(EncoderSettings(**start, pooler="cls", bidirectional=True))
+    assert both_sided.pooler == "cls"
+    with pytest.raises(ConfigError, match=r"first token of .* sees no other; .* last"):
+        start_encoder(EncoderSettings(**start, pooler="cls"))
