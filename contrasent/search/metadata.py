@@ -21,7 +21,7 @@ import numpy as np
 from contrasent.data.readers import stop
 from contrasent.data.tokenizer import require_text, sentences_of
 from contrasent.encode.shards import Sentences
-from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick
+from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick, warn
 
 COLUMNS = ("id", "text")  # strings of a row, first in its table; others are its metadata
 RESERVED = (*COLUMNS, "path", "_file")  # names that columns of a user's table do not get
@@ -207,7 +207,9 @@ def joint_columns(first: Mapping[str, Kind], metadata: Any, stored: Any = None) 
                 for values in (column, stored[name]):
                     values.cast("double")
                 mixed = "double"
-        joint[name] = mixed if len(kinds) > 1 else kinds.pop()
+        was, joint[name] = joint.get(name), mixed if len(kinds) > 1 else kinds.pop()
+        if was in ("int64", "double", "bool") and joint[name] == "string":
+            warn(f"column {name!r} holds texts from now on, as not all values are {was}")
     return joint
 
 

@@ -111,7 +111,8 @@ def test_metadata_outlives_changes_merges_and_columns_of_other_types(encoder, fo
     assert index.search(encoder, ["a"])[0][0].metadata is None
     index.add(encoder, ["c"], ["c"], metadata=[{"n": 1, "is": True, "_id": "x", "late": None}])
     assert index.search(encoder, ["a"], filter="late like 'x%'") == [[]]
-    index.add(encoder, ["d"], ["d"], metadata=[{"n": 2.5, "is": "so", "late": 3}])
+    with pytest.warns(UserWarning, match="^column 'is' holds texts from now on"):
+        index.add(encoder, ["d"], ["d"], metadata=[{"n": 2.5, "is": "so", "late": 3}])
     index.change(["a"], encoder.vector("e")[None], ["e"], ["e"], metadata=[{"new": "1"}])
     for opened in (index, Index.open(folder)):
         for _ in range(2):
@@ -129,6 +130,7 @@ def test_metadata_outlives_changes_merges_and_columns_of_other_types(encoder, fo
     assert index.facts()["columns"] == kinds
 
 
+@pytest.mark.filterwarnings("ignore:.* holds texts from now on:UserWarning")
 def test_a_value_stays_what_it_is_whatever_comes_later(encoder, folder):
     index = Index.build(encoder, ["a", "b"], folder, metadata=[{"b": True, "n": 1}, {"s": "True"}])
     index.add(encoder, ["c"], metadata=[{"b": 7, "n": True, "s": False}])
@@ -141,6 +143,7 @@ def test_a_value_stays_what_it_is_whatever_comes_later(encoder, folder):
     assert hit.text == "d" and index.facts()["columns"]["np_f"] == "double"
 
 
+@pytest.mark.filterwarnings("ignore:.* holds texts from now on:UserWarning")
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_whole_number_that_no_double_holds_is_not_rounded(first, encoder, folder):
     rows = [{"n": 2**53 + 1, "few": 3}, {"n": 0.5, "few": 0.5}]
