@@ -136,6 +136,14 @@ def test_tokens_that_begin_a_word(kind, text, words, tmp_path):
     assert len(begins) == tokenizer.vocabulary
 
 
+def test_a_character_of_a_script_without_spaces_begins_a_word(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiny_models, "SENTENCES", ["\u5c71\u5ddd"])
+    tiny_models.unigram(tmp_path)
+    tokenizer = Tokenizer.load(tmp_path)
+    inside = tokenizer.ids(["\u5c71\u5ddd\u5c71 dog"], None)[0][0][1:-1]
+    assert tokenizer.begins_word()[inside].tolist() == [True] * len(inside) and len(inside) > 3
+
+
 def test_an_encoder_that_cannot_decode_is_refused(tmp_path):
     folder = tiny_models.save_tiny_masked_lm(tmp_path, "mpnet")
     encoder = SentenceEncoder.load(folder, pooler="mean", head="none", device="cpu")

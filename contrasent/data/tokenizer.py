@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from contrasent.data.readers import CHARACTERS
 from contrasent.errors import CheckpointError, ConfigError, DataError, first_line
 
 Ids = list[np.ndarray[Any, np.dtype[np.int32]]]  # of each text
@@ -33,6 +34,7 @@ _BYTES, _MOST_BYTES = 96, 2**28  # of a character, of all that is made sure of
 _MOST_ADDED = 100_000
 _MOST_LETTERS = 1_000  # of a learned vocabulary, as BERT's trainer limits them
 _AFTER_SPACE = ("\u0120", "\u2581")  # begin a token after a space: byte-level BPE, SentencePiece
+_UNSPACED = re.compile(f"[{CHARACTERS}]")
 _NO_LISTS = (str, bytes, bytearray, memoryview, Mapping, set, frozenset)
 # By what a folder calls them; where it has lost the names, what the token is usually called.
 _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -109,13 +111,17 @@ class Tokenizer:
         return dict(self._pretrained.special_tokens_map)
 
     def begins_word(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """``(vocabulary,)``, whether a token begins a word; all do where nothing is marked."""
+        """``(vocabulary,)``, whether a token begins a word; all do where nothing is marked.
+
+        So does each of a script without spaces, whose characters are words here.
+        """
         model = json.loads(self._settings)["model"]
         prefix = model.get("continuing_subword_prefix") if model["type"] == "WordPiece" else None
         marks = _AFTER_SPACE if prefix is None else (prefix,)
         marked = [it for token, it in self.vocabulary_map.items() if token.startswith(marks)]
         begins = np.full(self.vocabulary, prefix is not None or not marked)
         begins[marked] = prefix is None
+        begins[[it for token, it in self.vocabulary_map.items() if _UNSPACED.match(token)]] = True
         return begins
 
     @cached_property
