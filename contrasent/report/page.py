@@ -74,7 +74,7 @@ def page(contents: Contents) -> str:
         settings=settings_tables(contents, rows),
         command=contents.command,
         commands=list(dict.fromkeys(it.command for it in contents.used if it.command)),
-        commands_complete=all(it.command for it in contents.used),
+        commands_complete=bool(contents.answer) or all(it.command for it in contents.used),
         version=__version__,
         # Ours, and not a word of it from what is reported.
         script=Markup(script),

@@ -237,6 +237,7 @@ def test_the_command_tells_the_answer_first_and_then_what_was_tried(text, tiny_b
     page = (output / "report.html").read_text()
     for told in (*kept["sentences"], CANDIDATES["dropout"].description, "held-out-"):
         assert told in page
+    assert "without the command" not in page  # which is this one
     assert "held-out-" in said.out and " minus " in page  # differences have their intervals
 
 
