@@ -75,17 +75,7 @@ class DataKind:
         self, counts: Counts, trouble: Trouble, progress: Callable[[int], None] = lambda _: None
     ) -> Iterator[Example]:
         """Examples in the order of the sources, the same in every pass."""
-        rows, group = self._rows(counts, trouble, progress), self.group
-        if group is None:
-            return rows
         groups: dict[Any, list[Any]] = {}
-        for key, member in rows:
-            groups.setdefault(key, []).append(member)
-        return chain.from_iterable(group(key, members, counts) for key, members in groups.items())
-
-    def _rows(
-        self, counts: Counts, trouble: Trouble, progress: Callable[[int], None]
-    ) -> Iterator[Any]:
         for number, source in enumerate(self.sources):
             for where, cells in source.rows(trouble):
                 counts.rows += 1
@@ -98,8 +88,14 @@ class DataKind:
                     continue
                 if isinstance(value, str):
                     counts.left_out[value] += 1
-                else:
+                elif self.group is None:
                     yield value
+                else:
+                    key, member = value
+                    groups.setdefault(key, []).append(member)
+        if self.group is not None:
+            for key, members in groups.items():
+                yield from self.group(key, members, counts)
 
 
 def _pair(first: object, second: object, where: str) -> Example | str:
