@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -119,8 +118,8 @@ class Batcher:
 
     async def start(self) -> None:
         """Start to embed, on the running event loop."""
-        loop = asyncio.get_running_loop()
-        self._tokenizer = threading.Thread(target=self._tokenize, args=(loop,), daemon=True)
+        self._loop = asyncio.get_running_loop()
+        self._tokenizer = threading.Thread(target=self._tokenize, daemon=True)
         self._tokenizer.start()
 
     @property
@@ -192,30 +191,28 @@ class Batcher:
             del self._works[work.text]
             self._backlog -= work.size
 
-    def _tokenize(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._failing_all(loop):
+    def _tokenize(self) -> None:
+        with self._failing_all():
             works: list[_Queued | None] = []
             while None not in works:
                 works = [self._inbox.get()]
                 while len(works) < _TOKENIZED_TOGETHER and not self._inbox.empty():
                     works.append(self._inbox.get())
                 wanted = [work for work in works if work is not None and work.waiters]
-                self._do_each_on_failure(loop, self._set_ids, wanted)
+                self._do_each_on_failure(self._set_ids, wanted)
                 self._ready += [work for work in wanted if work.ids is not None]
-                self._computer.submit(self._compute, loop)
+                self._computer.submit(self._compute)
 
-    def _do_each_on_failure(
-        self, loop: asyncio.AbstractEventLoop, step: Callable[[Any], None], works: list[_Queued]
-    ) -> None:
+    def _do_each_on_failure(self, step: Callable[[Any], None], works: list[_Queued]) -> None:
         """Do a step for all; if it fails, for each, so that only a text of its own fails."""
         try:
             step(works)
         except Exception as error:  # noqa: BLE001 - whatever it is
             if len(works) == 1:
-                loop.call_soon_threadsafe(self._fail, works[0], error)
+                self._loop.call_soon_threadsafe(self._fail, works[0], error)
                 return
             for work in works:
-                self._do_each_on_failure(loop, step, [work])
+                self._do_each_on_failure(step, [work])
 
     def _set_ids(self, works: Sequence[_Queued]) -> None:
         for task in {work.text[1] for work in works}:
@@ -233,8 +230,8 @@ class Batcher:
             return [np.zeros(len(it.split()) or 1, np.int32) for it in texts], encoder.cut(texts)
         return encoder.cut_ids(texts, task)
 
-    def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._failing_all(loop):
+    def _compute(self) -> None:
+        with self._failing_all():
             while self._ready:
                 works, tokens = list[_Queued](), 0
                 while self._ready and tokens < self.options.batch_tokens:
@@ -248,13 +245,13 @@ class Batcher:
                     batches = [*by_length(lengths, self.options.batch_tokens, at_once)]
                     for numbers in reversed(batches):  # short ones do not wait for the long
                         if part := [some[n] for n in numbers if some[n].waiters]:
-                            self._do_each_on_failure(loop, partial(self._embed_batch, loop), part)
+                            self._do_each_on_failure(self._embed_batch, part)
 
-    def _embed_batch(self, loop: asyncio.AbstractEventLoop, works: list[_Queued]) -> None:
+    def _embed_batch(self, works: list[_Queued]) -> None:
         encoder = self.encoder.route(works[0].text[1])
         ids = [work.ids for work in works if work.ids is not None]
         rows = self._rows(encoder, ids, [work.text[0] for work in works])
-        loop.call_soon_threadsafe(self._deliver, works, rows)
+        self._loop.call_soon_threadsafe(self._deliver, works, rows)
 
     def _rows(self, encoder: Any, ids: Sequence[np.ndarray], texts: Sequence[str]) -> np.ndarray:
         if isinstance(encoder, SentenceEncoder):
@@ -283,12 +280,12 @@ class Batcher:
                 work.done.set_result(entry)
 
     @contextmanager
-    def _failing_all(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    def _failing_all(self) -> Iterator[None]:
         """Let nobody wait for a thread that an error ends."""
         try:
             yield
         except BaseException:
-            loop.call_soon_threadsafe(self._stop)
+            self._loop.call_soon_threadsafe(self._stop)
             raise
 
     def _stop(self) -> None:
