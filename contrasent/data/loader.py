@@ -1,12 +1,11 @@
 """From examples to batches: their tokens, kept on disk and mapped; views; an order by the seed."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Generator as Generates
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +25,6 @@ _TOKENS, _OFFSETS, _MANIFEST = "tokens.bin", "offsets.bin", "manifest.json"
 _TOKENLESS = "tokenless.bin"
 
 _AHEAD = 4
-_TRIES = 100
 
 IdArray = np.ndarray[Any, np.dtype[np.int32]]
 IndexArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -243,29 +241,6 @@ def next_sentences(store: TokenStore, ends: IndexArray, reach: int, views: int) 
         return store.gather(np.concatenate([examples, others]), (0,))
 
     return ViewSource(np.arange(len(store)), views, gather)
-
-
-def drawn(
-    documents: int,
-    draw: Callable[[int, Draws], Iterator[list[str]]],
-    tokens: Callable[[list[str]], Sequence[np.ndarray]],
-    views: int,
-) -> ViewSource:
-    """V texts of each document, made tokens, drawn anew every epoch and while one has no token."""
-
-    def tokens_of(document: int, draws: Draws) -> list[np.ndarray]:
-        for texts in islice(draw(document, draws), _TRIES):
-            rows = tokens(texts)
-            if all(len(row) for row in rows):
-                return list(rows)
-        what = f"some part of a document, such as {texts[0][:40]!r}"
-        raise DataError(f"{what}, had no token in {_TRIES} draws; draw longer spans")
-
-    def gather(examples: IndexArray, draws: Draws) -> Packed:
-        rows = [tokens_of(int(document), draws) for document in examples]
-        return end_to_end([row for view in zip(*rows, strict=True) for row in view])
-
-    return ViewSource(np.arange(documents), views, gather)
 
 
 def example_of(views: int) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.random import Generator
 
 from contrasent.data import documents, loader
-from contrasent.data.batch import Need
+from contrasent.data.batch import Need, Packed, end_to_end
 from contrasent.data.examples import Examples
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError, logger, require_extra
@@ -24,6 +25,7 @@ from contrasent.settings import ViewSettings
 
 _LOOKED_AT = 1000
 _MOST_REPEATED = 10
+_TRIES = 100
 _WORD = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)
 
 
@@ -341,15 +343,24 @@ def _drawn(
     limit: int,
     views: int,
 ) -> Views:
+    """V texts of each document, made tokens, drawn anew every epoch and while one has no token."""
     short = texts.total - len(texts.documents)
     left_out = f"{short} of {texts.total} documents left out, which are too short"
     if short > len(texts.documents):
         logger.warning("%s; a view of parts is for longer texts", left_out)
 
-    def of_document(document: int, draws: loader.Draws) -> Iterator[list[str]]:
-        return draw(texts.parts(texts.documents[document]), document, draws)
+    def tokens_of(document: int, draws: loader.Draws) -> list[np.ndarray]:
+        parts = texts.parts(texts.documents[document])
+        for drawn in islice(draw(parts, document, draws), _TRIES):
+            rows, _ = tokenizer.ids(drawn, limit)
+            if all(map(len, rows)):
+                return rows
+        what = f"some part of a document, such as {drawn[0][:40]!r}"
+        raise DataError(f"{what}, had no token in {_TRIES} draws; draw longer spans")
 
-    source = loader.drawn(
-        len(texts.documents), of_document, lambda texts: tokenizer.ids(texts, limit)[0], views
-    )
+    def gather(examples: loader.IndexArray, draws: loader.Draws) -> Packed:
+        rows = [tokens_of(int(document), draws) for document in examples]
+        return end_to_end([row for view in zip(*rows, strict=True) for row in view])
+
+    source = loader.ViewSource(np.arange(len(texts.documents)), views, gather)
     return Views(source, left_out, {"documents": texts.total})
