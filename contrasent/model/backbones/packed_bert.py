@@ -349,9 +349,14 @@ class PackedBert(Backbone):
         lays_out = is_alone or (lays_out and narrow and is_worth)
 
         def make() -> list[Layer]:
-            if lays_out:
-                return self._lay_out(dtype, alone=is_alone)
-            return [Layer(each, LayerWeights.of(each, dtype)) for each in self._layers]
+            if not lays_out:
+                return [Layer(each, LayerWeights.of(each, dtype)) for each in self._layers]
+            rows, last = (_FEW_ROWS, -1) if is_alone else (_USUAL_ROWS, self.depth - 1)
+            maps = (
+                LayerWeights.of(each, dtype, rows, parted=number == last, alone=is_alone)
+                for number, each in enumerate(self._layers)
+            )
+            return [Layer(*both) for both in zip(self._layers, maps, strict=True)]
 
         with torch.autocast(device.type, enabled=False):
             if is_alone:
@@ -394,14 +399,6 @@ class PackedBert(Backbone):
         model: Any = type(self.model)(config)
         model.embeddings, model.pooler = nn.Identity(), None
         return PackedBert(model).to(self.device)
-
-    def _lay_out(self, dtype: torch.dtype, *, alone: bool = False) -> list[Layer]:
-        rows, last = _FEW_ROWS if alone else _USUAL_ROWS, -1 if alone else self.depth - 1
-        maps = (
-            LayerWeights.of(each, dtype, rows, parted=number == last, alone=alone)
-            for number, each in enumerate(self._layers)
-        )
-        return [Layer(*both) for both in zip(self._layers, maps, strict=True)]
 
     def _blocks(self, batch: Batch, dtype: torch.dtype, *, causal: bool = False) -> Blocks:
         device = batch.token_ids.device
