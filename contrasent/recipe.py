@@ -277,7 +277,7 @@ def _parse(value: Any, kind: str) -> Any:
 
 
 def overrides_in(
-    words: Sequence[str], options: Sequence[str], objective: Callable[[], Iterable[str]] = tuple
+    words: Sequence[str], options: Iterable[str], objective: Callable[[], Iterable[str]] = tuple
 ) -> dict[str, str]:
     """``--section.key value`` and ``--section.key=value`` as a mapping; ``-`` in a key is ``_``.
 
@@ -294,7 +294,7 @@ def overrides_in(
             known = {it: f"objective.{it}" for it in objective()}
             for section in fields_of(Recipe):
                 known |= {it: f"{section}.{it}" for it in fields_of(_owner(Recipe, [section]))}
-            known |= {option.replace("-", "_"): option for option in options}
+            known |= {option: option.replace("_", "-") for option in options}
             near = get_close_matches(key, known, 3, 0.85) or get_close_matches(key, known, 3, 0.5)
             remedy = "settings are given as --section.key VALUE"
             if near:

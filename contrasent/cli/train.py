@@ -9,6 +9,8 @@ from pathlib import Path
 from textwrap import indent, shorten, wrap
 from typing import Annotated, Any
 
+import yaml
+
 from contrasent import adaptation, options, report, training
 from contrasent.api import check_run, pretrain, train
 from contrasent.cli.app import print_tables, say, tell
@@ -67,8 +69,6 @@ class RecipesCommand:
 
 def describe(recipe: Recipe) -> str:
     """Every setting of ``recipe`` with its value, under a comment that explains it, as YAML."""
-    import yaml
-
     from contrasent.objectives import MATRYOSHKA, available, config_of
 
     def comment(text: str) -> str:
@@ -168,16 +168,12 @@ def _values(
 
         return asdict(config_of(str(load_recipe(recipe).objective["name"]), {}))
 
-    values, settings = shared(command, cls), _overrides(words, command, objective)
+    values, settings = shared(command, cls), overrides_in(words, vars(command), objective)
     if isinstance(command.data, list):  # which in Python holds rows
         if "data.file" in settings:
             raise ConfigError("--data and --data.file are the same setting; give one of them")
         values["data.file"] = values.pop("data")
     return values | settings
-
-
-def _overrides(words: Sequence[str], command: object, objective: Any = tuple) -> dict[str, Any]:
-    return overrides_in(words, [name.replace("_", "-") for name in vars(command)], objective)
 
 
 def _trained(function: Any, name: str, values: dict[str, Any]) -> training.Result | None:
@@ -283,7 +279,7 @@ class AdaptCommand(options.AdaptOptions):
     """
 
     def __call__(self, words: Sequence[str]) -> None:
-        given = vars(self) | {"settings": _overrides(words, self)}
+        given = vars(self) | {"settings": overrides_in(words, vars(self))}
         result = adaptation.adapt(**given, show_progress=True)
         say("\n".join(result.sentences))
         say(f"encoder: {result.encoder} ({result.seconds / 60:.1f} minutes)")
