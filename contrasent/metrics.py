@@ -29,8 +29,7 @@ def pair_cosines(first: ArrayLike, second: ArrayLike, *, zeros: bool = False) ->
     if zeros:
         lengths[lengths == 0] = 1
     _require_lengths(lengths)
-    cosines: Vector = (a * b).sum(axis=1) / lengths
-    return cosines
+    return np.asarray((a * b).sum(axis=1) / lengths)
 
 
 def pair_similarities(
@@ -44,8 +43,7 @@ def pair_similarities(
         return pair_cosines(first, second, zeros=zeros)
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if name == "dot":
-        products: Vector = (a * b).sum(axis=1)
-        return products
+        return np.asarray((a * b).sum(axis=1))
     distances: Vector = np.linalg.norm(a - b, ord=2 if name == "euclidean" else 1, axis=1)
     return np.negative(distances)
 
@@ -53,8 +51,7 @@ def pair_similarities(
 def all_similarities(name: str, first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
     """How alike all rows of ``first (Q, D)`` and ``second (N, D)`` are, as ``(Q, N)``."""
     if name in ("cosine", "dot"):
-        products: NDArray[Any] = first @ second.T
-        return products
+        return np.asarray(first @ second.T)
     from scipy.spatial.distance import cdist
 
     distances: Matrix = cdist(first, second, "euclidean" if name == "euclidean" else "cityblock")
@@ -79,8 +76,7 @@ def spectrum(embeddings: ArrayLike) -> Vector:
     """Singular values of unit rows ``(N, D)``, not centred, the largest at 1 (SimCSE, F.1)."""
     unit = directions(embeddings)
     squares = np.linalg.eigvalsh(unit.T @ unit)[::-1][: min(unit.shape)]
-    values: Vector = np.sqrt(np.maximum(squares, 0) / squares[0])
-    return values
+    return np.asarray(np.sqrt(np.maximum(squares, 0) / squares[0]))
 
 
 def mean_cosine(embeddings: ArrayLike) -> float:
@@ -111,8 +107,7 @@ def directions(embeddings: ArrayLike) -> Matrix:
     rows = np.asarray(embeddings, dtype=np.float64)
     lengths = np.sqrt(np.square(rows).sum(axis=1))
     _require_lengths(lengths)
-    unit: Matrix = rows / lengths[:, None]
-    return unit
+    return np.asarray(rows / lengths[:, None])
 
 
 def _require_lengths(lengths: Vector) -> None:

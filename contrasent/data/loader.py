@@ -316,8 +316,7 @@ def batches_of_each(sizes: Sequence[int], weights: Sequence[float | None]) -> In
         given = given / given.sum()
     shares = given + (1 - given.sum()) * free / max(1, free.sum())
     ends = np.rint(np.cumsum(shares) * sum(sizes))
-    counts: IndexArray = np.diff(ends, prepend=0).astype(np.int64)
-    return counts
+    return np.asarray(np.diff(ends, prepend=0), np.int64)
 
 
 class Mixture(Loader):

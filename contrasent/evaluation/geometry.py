@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from contrasent import metrics
 from contrasent.data.examples import open_examples
@@ -233,8 +234,7 @@ def geometry_influences(embeddings: Embeddings, pairs: RatedPairs) -> dict[str, 
     cosines = pair_cosines(unit[pairs.first], unit[pairs.second])
 
     def of_mean(values: Vector, chosen: NDArray[np.bool_]) -> Vector:
-        moves: Vector = np.where(chosen, values - values[chosen].mean(), 0.0) / chosen.sum()
-        return moves
+        return np.asarray(np.where(chosen, values - values[chosen].mean(), 0.0) / chosen.sum())
 
     moves = {"alignment": of_mean(2 - 2 * cosines, pairs.positive)}
     every = *rating_range(pairs.gold), np.ones(len(cosines), dtype=bool)
@@ -295,8 +295,6 @@ def read_geometry(path: str | Path) -> list[Geometry]:
 
 
 def _geometry(values: Any) -> Geometry:
-    from pydantic import TypeAdapter
-
     fields = fields_of_kind(values, KIND)
     groups = fields.pop("groups")
     records = TypeAdapter(tuple[Record, ...])

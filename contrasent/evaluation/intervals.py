@@ -45,8 +45,7 @@ class Ratio:
     def influence(self) -> Vector:
         """How much each thing moves a score of one column, ``(N,)``; not that of several."""
         total = self.bottom.sum()
-        moves: Vector = (self.top - self.bottom * (self.top.sum() / total)) / total
-        return moves
+        return np.asarray((self.top - self.bottom * (self.top.sum() / total)) / total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +128,7 @@ def _mean_quotient(sums: Matrix) -> Vector:
     defined = bottom > 0
     quotients = np.divide(top, bottom, out=np.zeros_like(top), where=defined)
     total, count = quotients.sum(axis=1), defined.sum(axis=1)
-    mean: Vector = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
-    return mean
+    return np.asarray(np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0))
 
 
 FEWEST_PAIRS = 5

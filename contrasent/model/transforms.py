@@ -237,8 +237,7 @@ class _Coupling(nn.Module):
         """``(S, D / 2)`` that is added to the second half."""
         hidden = self.inner_norm(self.inner(first)).relu()
         hidden = self.middle_norm(self.middle(hidden)).relu()
-        scaled: Tensor = self.outer(hidden) * (_LOG_SCALE_FACTOR * self.log_scale).exp()
-        return scaled
+        return torch.mul(self.outer(hidden), (_LOG_SCALE_FACTOR * self.log_scale).exp())
 
     def forward(self, rows: Tensor) -> Tensor:
         first, second = rows.chunk(2, dim=1)

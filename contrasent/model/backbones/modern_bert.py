@@ -78,8 +78,7 @@ class PackedModernBert(Backbone):
         mlp = layer.mlp
         inner, gate = mlp.Wi(layer.mlp_norm(state)).chunk(2, dim=-1)
         inner = kernels.dropout(mlp.act(inner) * gate, rate_of(mlp.drop, self.training))
-        total: Tensor = state + mlp.Wo(inner)
-        return total
+        return torch.add(state, mlp.Wo(inner))
 
 
 def _rotate(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:
