@@ -146,14 +146,10 @@ class Batcher:
 
     async def embed(self, texts: Sequence[Text]) -> list[Embedded]:
         """Embed ``texts``, in order; a cancelled call leaves the queue where nobody else waits."""
-        entries = [entry for text in texts if (entry := self.cache.get(text))]
-        if len(entries) == len(texts):
-            self.metrics.put(contrasent_cache_hits=len(entries))
-            return entries
-        if self.wait > self.options.max_wait:
+        if self.wait > self.options.max_wait and any(text not in self.cache for text in texts):
             self.metrics.put(contrasent_rejected=1)
             raise OverloadedError(self.wait)
-        entries = []
+        entries = list[Embedded]()
         for start in range(0, len(texts), _AT_ONCE):
             some = texts[start : start + _AT_ONCE]
             known = {text: self.cache.get(text) for text in some}

@@ -77,11 +77,6 @@ class TextOptions(Body):
     input_type: _Input | None = None
     truncate: bool | None = None
 
-    @property
-    def role(self) -> str | None:
-        """Query or document, if the client says which."""
-        return None if self.input_type is None else _ROLES.get(self.input_type, self.input_type)
-
 
 def _text(value: object) -> object:
     """Refuse token ids, which clients send that tokenize for a model of OpenAI's."""
@@ -190,8 +185,8 @@ class EmbeddingRoutes:
         role: str | None = None,
     ) -> tuple[np.ndarray, list[Embedded]]:
         """Vectors ``(N, dimensions)`` by the options or role; as the encoder has them for None."""
-        encoder, prompt_name = self._encoder, options.prompt_name
-        role = None if prompt_name is not None else options.role or role
+        encoder, prompt_name, asked = self._encoder, options.prompt_name, options.input_type
+        role = None if prompt_name is not None else _ROLES.get(asked or "", asked) or role
         of_role = {} if role is None else role_options(encoder, role)
         prompt = encoder.conventions.resolve(of_role.get("prompt"), prompt_name)
         texts, task = [prompt + text for text in texts], of_role.get("task")
