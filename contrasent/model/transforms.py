@@ -27,6 +27,7 @@ class Transform(nn.Module, ABC):
     """
 
     name: str
+    made_from: ClassVar[tuple[str, ...]] = ("input_width", "width")  # attributes, by name
     is_trained: ClassVar[bool] = False
     input_width: int
     width: int
@@ -35,9 +36,9 @@ class Transform(nn.Module, ABC):
         super().__init__()
         self.described = self.name
 
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """What its class makes an equal one from, weights aside."""
+        return {name: getattr(self, name) for name in self.made_from}
 
     @abstractmethod
     def map_rows(self, rows: Tensor) -> Tensor:
@@ -61,9 +62,6 @@ class DenseMap(Transform):
         self.input_width, self.width = input_width, width
         self.weight = nn.Buffer(torch.zeros(width, input_width))
         self.bias = nn.Buffer(torch.zeros(width))
-
-    def settings(self) -> dict[str, Any]:
-        return {"input_width": self.input_width, "width": self.width}
 
     def map_rows(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self.weight, self.bias)
@@ -259,6 +257,7 @@ class Flow(Transform):
     """BERT-flow (Li et al. 2020): a Glow from embeddings to a standard normal distribution."""
 
     name = "flow"
+    made_from = ("width", "levels", "depth", "coupling_width")
 
     def __init__(
         self, width: int, levels: int = 3, depth: int = 3, coupling_width: int = 32
@@ -273,10 +272,6 @@ class Flow(Transform):
         self.steps: Any = nn.ModuleList(
             nn.ModuleList(_FlowStep(each, coupling_width) for _ in range(depth)) for each in widths
         )
-
-    def settings(self) -> dict[str, Any]:
-        names = ("width", "levels", "depth", "coupling_width")
-        return {name: getattr(self, name) for name in names}
 
     def map_rows(self, rows: Tensor) -> Tensor:
         done: list[Tensor] = []
