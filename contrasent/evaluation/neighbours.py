@@ -5,7 +5,7 @@ Shapes: Q queries, N sentences of a block of the corpus, D embedding width.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -141,13 +141,13 @@ def find_neighbours(
     hits = nearest([segment], asked, most, live=live, similarity=use.similarity)
     answers = []
     for text, itself, of_query in zip(queries.texts, equal, hits, strict=True):
-        others = [(place, score) for place, score in of_query if place not in itself][:top_k]
         near = (
             Neighbour(text=corpus.texts[place], score=score, row=int(corpus.rows[place]))
-            for place, score in others
+            for place, score in of_query
+            if place not in itself
         )
         left_out = tuple(corpus.texts[place] for place in itself)
-        answers.append(Query(text=text, left_out=left_out, nearest=tuple(near)))
+        answers.append(Query(text=text, left_out=left_out, nearest=tuple(islice(near, top_k))))
     return Neighbours(
         **use.record_fields(use.role_prompts()),
         corpus=corpus.source,
