@@ -130,7 +130,7 @@ class Blocks:
     added: Tensor | None = None
     _there: dict[int, Tensor] = field(default_factory=dict)
     _back: dict[int, Tensor] = field(default_factory=dict)
-    _bias: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    _bias: dict[torch.dtype, Tensor | None] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -223,8 +223,7 @@ class Blocks:
             added = self.added.to(dtype)
             added = added.repeat(self.sentences, 1, 1) if len(added) > 1 else added
             bias = added if bias is None else added + bias
-        if bias is not None:
-            self._bias[dtype] = bias
+        self._bias[dtype] = bias
         return bias
 
 
