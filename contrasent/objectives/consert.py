@@ -121,15 +121,12 @@ class Consert(Objective):
             return batch
         if name == "shuffle":
             return shuffle_tokens(batch, keep_first=self._keeps_first)
-        if name == "adversarial" and self.classifier is not None:
-            return self._attacked(batch, self.classifier)
-        return replace(batch, embedding_mask=cut_off(batch, name, rate, self._width))
-
-    def _attacked(self, batch: Batch, classifier: PairClassifier) -> Batch:
+        if name != "adversarial" or self.classifier is None:
+            return replace(batch, embedding_mask=cut_off(batch, name, rate, self._width))
         shape = len(batch.token_ids), self._width
         shift = torch.zeros(shape, device=batch.token_ids.device, requires_grad=True)
         encoded: Encoded = self._encoder[0](replace(batch, embedding_shift=shift))
-        losses = classifier(*encoded.pooled[:2], batch)
+        losses = self.classifier(*encoded.pooled[:2], batch)
         (gradient,) = torch.autograd.grad(torch.stack(list(losses.values())).sum(), shift)
         return replace(batch, embedding_shift=self.config.step * F.normalize(gradient, dim=-1))
 
