@@ -331,14 +331,11 @@ def cross_validate(
     features = torch.from_numpy(np.concatenate([part.features for part in parts.values()]))
     problems = Problems(features.to(device, torch.float32), torch.from_numpy(labels), classes)
 
-    def search(folds: Sequence[Fold]) -> FittedClassifiers:
-        return problems.fit(folds, [PENALTIES] * len(folds), preset)
-
     if "all" in parts:
         count = preset.folds
         outer = stratified_folds(labels, count, SEED)
         inner = [fold for some, _ in outer for fold in judged_folds(some, labels, count, SEED)]
-        searched = search(inner)
+        searched = problems.fit(inner, [PENALTIES] * len(inner), preset)
         chosen = [_best(it) for it in searched.accuracy.numpy().reshape(count, count, -1)]
         fitted = problems.fit(
             [with_held_out(train, preset.seed) for train, _ in outer],
@@ -354,7 +351,8 @@ def cross_validate(
     ends = np.cumsum([len(part.labels) for part in parts.values()])
     train, *stopping, test = np.split(np.arange(len(labels)), ends[:-1])
     folds = [Fold(train, it) for it in stopping]
-    fitted = search(folds or judged_folds(train, labels, preset.folds, preset.seed))
+    folds = folds or judged_folds(train, labels, preset.folds, preset.seed)
+    fitted = problems.fit(folds, [PENALTIES] * len(folds), preset)
     best = _best(fitted.accuracy.numpy())
     weights = fitted.weights[0, best]
     if not stopping:
