@@ -7,8 +7,8 @@ that their training scripts wrote.
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -378,15 +378,13 @@ def _unused_pooler(model: Any, known: Set[str], head: MlpHead | None) -> dict[st
     }
 
 
-@contextmanager
-def writing_encoder(folder: str | Path) -> Iterator[Path]:
+def writing_encoder(folder: str | Path) -> AbstractContextManager[Path]:
     """Replace a folder that contrasent saved, as :func:`writing_folder`; ConfigError for others."""
     recover_folder(folder)
     if Path(folder).is_dir() and not (Path(folder) / INFO_FILE).is_file():
         remedy = f"without a {INFO_FILE} it is nothing that contrasent saved; name another folder"
         refuse_existing(folder, remedy)
-    with writing_folder(folder) as partial:
-        yield partial
+    return writing_folder(folder)
 
 
 def write_info(folder: Path, info: Mapping[str, Any]) -> None:
