@@ -68,5 +68,4 @@ class InfoCSE(diffcse.DiffCSE):
             states = self._lower[0](hidden, (self._depth,))[self._depth]
         states = states.index_copy(0, hidden.offsets[:-1], embeddings.to(states.dtype))
         with record_function("masked lm"):
-            above: Tensor = self.upper.last_states(hidden, states)
-            return above.float()
+            return self.upper.last_states(hidden, states).float()

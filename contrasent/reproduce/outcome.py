@@ -45,8 +45,7 @@ class PaperRequest:
     def read(cls, output: Path) -> PaperRequest:
         """Records of a folder; none of a new one."""
         path = output / _REQUEST
-        content = read_json(path) if path.is_file() else {}
-        return validate(cls, content, str(path))
+        return validate(cls, read_json(path) if path.is_file() else {}, str(path))
 
     def followed_by(self, scale: str | None, request: PaperRequest) -> PaperRequest:
         """A request, in which what is not given is as before; of another scale nothing is."""
