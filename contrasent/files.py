@@ -192,21 +192,6 @@ def write_json(path: Path, content: Any, **how: Any) -> None:
     write_text(path, json.dumps(content, **{"indent": 2, **how}) + "\n")
 
 
-def read_config(kind: Any, path: Path) -> Any:
-    """Return the settings ``kind`` of another's JSON file; an unknown one may change vectors."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(kind).validate_python(read_json(path) if path.is_file() else {})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise CheckpointError(
-            f"{path} has {name} {first['input']!r:.200}, which is not computed here: "
-            f"{first['msg']}; take it out if the vectors of text do not depend on it"
-        ) from error
-
-
 def sha256_of(path: str | Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     with Path(path).open("rb") as file:

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, AliasChoices, Field, PositiveInt
+from pydantic import AfterValidator, AliasChoices, Field, PositiveInt, TypeAdapter, ValidationError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from contrasent.files import inside, read_config, read_json, readable, write_json
+from contrasent.errors import CheckpointError
+from contrasent.files import inside, read_json, readable, write_json
 from contrasent.model.protocol import ROLES, Conventions, Count, QueryExpansion
 from contrasent.model.transforms import Transform, transform_named
 from contrasent.model.weights import SAFE, load_exact
@@ -109,6 +110,19 @@ class _UseConfig:
     similarity_fn_name: Literal["cosine", "dot", "euclidean", "manhattan"] | None = None
     model_type: Literal["SentenceTransformer"] | None = None
     versions: Annotated[Any, Field(validation_alias="__version__")] = None
+
+
+def read_config(kind: Any, path: Path) -> Any:
+    """The settings ``kind`` of another's JSON file; an unknown one may change vectors."""
+    try:
+        return TypeAdapter(kind).validate_python(read_json(path) if path.is_file() else {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise CheckpointError(
+            f"{path} has {name} {first['input']!r:.200}, which is not computed here: "
+            f"{first['msg']}; take it out if the vectors of text do not depend on it"
+        ) from error
 
 
 def read_conventions(folder: Path, **lengths: Any) -> Conventions:
