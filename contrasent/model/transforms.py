@@ -295,8 +295,7 @@ class Flow(Transform):
 
     def bits_per_dimension(self, rows: Tensor) -> Tensor:
         """Mean negative log-likelihood of ``rows (S, D)``, a scalar, in bits for each component."""
-        mapped: Tensor = self(rows)
-        normal = -0.5 * (mapped.square() + math.log(2 * math.pi)).sum(1)
+        normal = -0.5 * (torch.square(self(rows)) + math.log(2 * math.pi)).sum(1)
         # The Jacobian's determinant is the same everywhere.
         scales = [_LOG_SCALE_FACTOR * s.norm.log_scale.sum() for it in self.steps for s in it]
         return -(normal + torch.stack(scales).sum()).mean() / (math.log(2) * self.width)

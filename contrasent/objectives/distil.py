@@ -157,8 +157,7 @@ def principal_axes(rows: np.ndarray, count: int) -> np.ndarray:
     wide -= wide.mean(axis=0)
     axes = np.linalg.eigh(wide.T @ wide).eigenvectors.T[::-1][:count]
     largest = np.abs(axes).argmax(axis=1, keepdims=True)
-    signed: np.ndarray = axes * np.sign(np.take_along_axis(axes, largest, axis=1))
-    return signed.astype(np.float32)
+    return np.asarray(axes * np.sign(np.take_along_axis(axes, largest, axis=1)), np.float32)
 
 
 def _cached_rows(kind: str, key: Sequence[Any], write: Callable[[Path], None]) -> np.ndarray:

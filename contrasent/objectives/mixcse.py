@@ -41,5 +41,4 @@ class MixCSE(Contrast):
 
     def _mixed(self, rows: Tensor) -> Tensor:
         share = self.config.mix
-        mixed: Tensor = share * rows + (1 - share) * rows.roll(-1, 0)
-        return mixed.detach()
+        return torch.add(share * rows, (1 - share) * rows.roll(-1, 0)).detach()

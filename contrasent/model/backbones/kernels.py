@@ -289,8 +289,7 @@ class _Dropout(Function):
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
         mask, ctx.scale = keep_mask(x, rate)
         ctx.save_for_backward(mask)
-        kept: Tensor = apply_mask(x, mask) * ctx.scale
-        return kept
+        return torch.mul(apply_mask(x, mask), ctx.scale)
 
     @staticmethod
     @once_differentiable

@@ -195,8 +195,7 @@ def effective_weight(linear: Any) -> Tensor:
     weight: Tensor = linear.weight
     if not hasattr(linear, "lora_A"):
         return weight
-    change: Tensor = linear.get_delta_weight(ADAPTER)
-    return weight + change
+    return torch.add(weight, linear.get_delta_weight(ADAPTER))
 
 
 class _Concat(Function):
