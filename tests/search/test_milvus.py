@@ -270,7 +270,12 @@ def test_a_folder_of_a_server_says_what_it_lacks(encoder, folder, monkeypatch, m
     Index.build(encoder, TEXTS[:2], folder, kind="milvus")
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"texts"', f'"contrasent_1_{16 * "0"}"'))
-    told = {"": "has no", "localhost:1": "has no", "http://h:x": "leads", "http://[::1]:1": "leads"}
+    told = {
+        "": "names no",
+        "localhost:1": "names no",
+        "http://h:x": "leads",
+        "http://[::1]:1": "leads",
+    }
     if milvus and "CONTRASENT_MILVUS_TOKEN" in os.environ:
         told[os.environ["CONTRASENT_MILVUS_URI"]] = "refuses CONTRASENT_MILVUS_TOKEN"
     monkeypatch.setenv("CONTRASENT_MILVUS_TOKEN", "root:wrong")
