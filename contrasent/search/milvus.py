@@ -151,29 +151,30 @@ class MilvusRows(Snapshot):
         self, queries: np.ndarray, count: int, live: np.ndarray
     ) -> list[list[tuple[int, float]]]:
         kept, enough = np.flatnonzero(live), count + _EXTRA
-        if len(kept) <= _ROWS_AT_ONCE:  # an approximate search finds few of few
+        near, is_small = list[list[tuple[int, float]]](), len(kept) <= _ROWS_AT_ONCE
+        # Lite's graph is searched first, and what is not wanted then left out: of few, all
+        is_lossy = self.manifest.collection == LITE and self.manifest.kind == "milvus-hnsw"
+        if is_small and is_lossy:
             known = self._vectors_of(kept)
             return [self._best(known, query, count) for query in queries]
-        # so many of all rows that enough of them are among those that are searched
-        share, near = (2 * self.texts - len(kept)) / len(kept), list[list[tuple[int, float]]]()
-        asked = max(enough, min(int(enough * share), _MOST_HITS))
-        step, every = max(1, _FOUND_AT_ONCE // asked), f"row < {len(live)}"
-        is_lossy = self.manifest.collection == LITE and self.manifest.kind == "milvus-hnsw"
+        among, asked = f"row in {kept.tolist()}", enough
+        wanted = among
+        if not is_small:  # so many of all rows that enough of them are among those searched
+            wanted, share = f"row < {len(live)}", (2 * self.texts - len(kept)) / len(kept)
+            asked = max(enough, min(int(enough * share), _MOST_HITS))
+        step = max(1, _FOUND_AT_ONCE // asked)
         for start in range(0, len(queries), step):
             block = queries[start : start + step]
-            for query, hits in zip(block, self._vectors_near(block, asked, every), strict=True):
+            for query, hits in zip(block, self._vectors_near(block, asked, wanted), strict=True):
                 candidates = {row: vector for row, vector in hits.items() if live[row]}
-                if len(candidates) < enough and is_lossy:  # it takes conditions only afterwards
+                if not is_small and len(candidates) < enough and is_lossy:
                     candidates = self._vectors_of(kept)
-                elif len(candidates) < enough:
-                    among = f"row in {kept.tolist()}"
+                elif not is_small and len(candidates) < enough:
                     [candidates] = self._vectors_near(query[None], enough, among)
                 near.append(self._best(candidates, query, count))
         return near
 
-    def _best(
-        self, candidates: dict[int, Any], query: np.ndarray, count: int
-    ) -> list[tuple[int, float]]:
+    def _best(self, candidates: Any, query: np.ndarray, count: int) -> list[tuple[int, float]]:
         rows, similarity = sorted(candidates), self.manifest.similarity
         vectors = np.array([*map(candidates.get, rows)], np.float32).reshape(-1, len(query))
         best = best_rows([vectors], query, np.arange(len(rows)), count, similarity)

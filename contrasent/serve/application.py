@@ -222,8 +222,7 @@ def _refusal(error: BaseException) -> RefusalError:
     if isinstance(error, asyncio.CancelledError):  # the time to drain is over
         return RefusalError(503, "the server is stopping; send the request again")
     if isinstance(error, HTTPException):
-        unread = "the body is no JSON in UTF-8, or too deep; no Content-Encoding is read"
-        message = unread if error.__cause__ else str(error.detail)
+        message = "the body is no plain JSON in UTF-8" if error.__cause__ else str(error.detail)
         return RefusalError(error.status_code, message, "Validation")
     if isinstance(error, RequestValidationError):
         return _mistake(error)
