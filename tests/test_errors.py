@@ -6,7 +6,7 @@ import pytest
 from helpers.report_contents import record
 
 from contrasent import errors
-from contrasent.errors import ConfigError, ContrasentError, DataError, pick, warn
+from contrasent.errors import ConfigError, ContrasentError, DataError, pick
 from contrasent.records import json_lines, read_records
 
 KNOWN = {"mean": 1, "cls": 2}
@@ -33,12 +33,6 @@ def test_every_error_has_one_parent_and_is_also_what_python_would_raise():
     for name in ("ConfigError", "DataError", "CheckpointError", "MissingExtraError"):
         error, usual = getattr(errors, name), ImportError if "Missing" in name else ValueError
         assert issubclass(error, ContrasentError) and issubclass(error, usual)
-
-
-def test_a_warning_names_the_line_that_called():
-    with pytest.warns(UserWarning, match="be careful") as caught:
-        warn("be careful")
-    assert caught[0].filename == __file__
 
 
 def test_records_survive_a_file_in_full_precision(tmp_path):

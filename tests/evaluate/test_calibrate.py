@@ -2,38 +2,27 @@
 
 import numpy as np
 import pytest
+from helpers.dummy_encoder import WORDS
 
 from contrasent.errors import DataError
 from contrasent.evaluation.embed import EncoderUse
 from contrasent.evaluation.sts_data import calibrate, held_out, propose, reach, read_judged
 from contrasent.model.protocol import Conventions
 
-WORDS = ("red", "green", "blue", "old", "new", "cat", "dog", "house", "runs", "never", "under")
 
-
-def drawn(seed, count=40, step=0.1):
-    """Cosines with ties, larger for similar pairs."""
-    rng = np.random.default_rng(seed)
-    similar = rng.random(count) < 0.4
+@pytest.mark.parametrize("seed", range(3))
+def test_the_threshold_is_the_best_of_all_cuts(seed):
+    """It has the largest F1, or the largest recall of those that are precise enough."""
+    rng, cuts = np.random.default_rng(seed), []
+    similar = rng.random(40) < 0.4
     similar[:2] = True, False
-    return np.round((rng.normal(size=count) + similar) / 4 / step) * step, similar
-
-
-def every_cut(cosines, similar):
-    """Of every cosine as threshold: it, precision, recall and F1, the highest first."""
+    cosines = np.round((rng.normal(size=40) + similar) / 4 / 0.1) * 0.1  # with ties
     for threshold in sorted(set(cosines), reverse=True):
         taken = [cosine >= threshold for cosine in cosines]
         right = sum(t and s for t, s in zip(taken, similar, strict=True))
         precision, recall = right / sum(taken), right / sum(similar)
         f1 = 2 * precision * recall / (precision + recall) if right else 0.0
-        yield threshold, precision, recall, f1
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_threshold_is_the_best_of_all_cuts(seed):
-    """It has the largest F1, or the largest recall of those that are precise enough."""
-    cosines, similar = drawn(seed)
-    cuts = [*every_cut(cosines, similar)]
+        cuts.append((threshold, precision, recall, f1))
     best = max(f1 for *_, f1 in cuts)
     found = propose(cosines, similar)
     assert reach(cosines >= found, similar).f1 == pytest.approx(best)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import rows
+from helpers.tables import write_retrieval
 from helpers.tiny_transfer import write_transfer
 
 from contrasent import evaluate
@@ -219,12 +220,8 @@ def test_each_kind_takes_its_names_and_the_tables_have_an_order_of_their_own(sen
 
 
 def test_a_folder_that_is_not_there_stops_everything_before_the_work(senteval, tmp_path):
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "corpus.tsv").write_text("d1\tred cat\n")
-    (own / "queries.tsv").write_text("q1\tcat\n")
-    (own / "qrels.tsv").write_text("q1\td1\t1\n")
-    gone = Options(senteval / "gone")
+    own, gone = tmp_path / "own", Options(senteval / "gone")
+    write_retrieval(own, {"d1": "red cat"}, {"q1": "cat"}, [("q1", "d1", 1)])
     assert load_suite([str(own)], gone).tasks("retrieval")
     for task in ("stsb", "mr", "stsb-retrieval"):
         with pytest.raises(DataError, match=r"no folder \S+gone \(--data-dir\)"):

@@ -66,9 +66,8 @@ FORMS = {
 }
 
 
-@pytest.fixture
-def published(hub):
-    """A data set with the same content."""
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_the_same_task(form, folder, hub):
     judged = [{"query-id": q, "corpus-id": d, "score": g} for q, d, g in JUDGED]
     queries, corpus = (
         [{"_id": n, "title": "", "text": text} for n, text in texts.items()]
@@ -76,11 +75,6 @@ def published(hub):
     )
     for config, rows in (("corpus", corpus), ("queries", queries), ("default", judged)):
         hub.tables["org/x", config] = {"test": rows}
-
-
-@pytest.mark.usefixtures("published")
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_the_same_task(form, folder):
     task = read_retrieval(TaskName(str(FORMS[form](folder))))
     if form != "titled":
         assert task.corpus == tuple(CORPUS.values())

@@ -110,22 +110,17 @@ def pairs(seed, size, width=6):
     return pair_features(first, second), np.clip(5 * cosines + draw.normal(size=size), 0, 5)
 
 
-def looped_spread(gold):
-    shares = np.zeros((len(gold), 5), np.float32)
-    for row, score in enumerate(gold):
-        for k in range(5):
-            if k + 1 == np.floor(score) + 1:
-                shares[row, k] = score - np.floor(score)
-            if k + 1 == np.floor(score):
-                shares[row, k] = np.floor(score) - score + 1
-    return shares
-
-
 def fitted_by_torch(train, dev, seed, between, most):
     """Autograd, torch's Adam, and the rule to stop in SentEval's words."""
     torch.manual_seed(seed)
     order = np.random.RandomState(seed)
-    features, targets = (torch.from_numpy(train[0]), torch.from_numpy(looped_spread(train[1])))
+    features, targets = torch.from_numpy(train[0]), torch.zeros(len(train[1]), 5)
+    for row, score in enumerate(train[1]):
+        for k in range(5):
+            if k + 1 == np.floor(score) + 1:
+                targets[row, k] = score - np.floor(score)
+            if k + 1 == np.floor(score):
+                targets[row, k] = np.floor(score) - score + 1
     model = torch.nn.Sequential(torch.nn.Linear(features.shape[1], 5), torch.nn.Softmax(dim=-1))
     optimizer = torch.optim.Adam(model.parameters())
     best, kept, idle, epochs = -1, None, 0, 0

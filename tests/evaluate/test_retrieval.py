@@ -30,22 +30,16 @@ def stsb(senteval, monkeypatch):
     return senteval
 
 
-def draw(seed, documents=30, queries=8):
-    """Scores with many ties, and graded relevant documents for each query."""
-    rng = np.random.default_rng(seed)
-    scores = rng.integers(0, 12, size=(queries, documents)) / 4
-    relevant = [
-        {int(d): int(rng.integers(1, 4)) for d in rng.choice(documents, size, replace=False)}
-        for size in rng.integers(1, 6, size=queries)
-    ]
-    return scores, relevant
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("k", [1, 5, 30])
 def test_metrics_are_those_of_loops_over_the_ranked_list(seed, k):
     """Of equal scores the less relevant is first."""
-    scores, relevant = draw(seed)
+    draw = np.random.default_rng(seed)
+    scores = draw.integers(0, 12, size=(8, 30)) / 4  # with many ties
+    relevant = [
+        {int(d): int(draw.integers(1, 4)) for d in draw.choice(30, size, replace=False)}
+        for size in draw.integers(1, 6, size=8)
+    ]
     found = [
         relevant_ranks(row, [*grades], [*grades.values()], left_out=None)
         for row, grades in zip(scores, relevant, strict=True)

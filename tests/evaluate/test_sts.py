@@ -78,9 +78,6 @@ def test_a_users_file_is_a_task(tmp_path, name, text):
     assert task.note == ""
 
 
-NAMES = ["no", "left", "right", "rating"]
-
-
 def test_a_header_is_known_by_its_names_or_its_score(tmp_path):
     name = write(tmp_path, "a\tb\tScore\n" + ROWS)
     task = load(name)
@@ -89,7 +86,7 @@ def test_a_header_is_known_by_its_names_or_its_score(tmp_path):
         f"{name.name}: a as first sentence, b as second sentence, Score as score "
         "(in this order, below a header)"
     )
-    source = tables.write(tmp_path / "p.tsv", names=[*NAMES[:3], "how"], rows=PARSED)
+    source = tables.write(tmp_path / "p.tsv", names=["no", "left", "right", "how"], rows=PARSED)
     with pytest.raises(DataError, match=r"p.tsv:1: the score must be a number, not 'how'"):
         read_pairs(source, ["1", "2", "3"])
 
@@ -128,11 +125,13 @@ def cosine(encoder, first, second):
     return float(u @ v / sqrt((u @ u) * (v @ v)))
 
 
-def expected(encoder, root, task, metric):
-    """Aggregations of one of the tasks of 2012-2016, read from its files once more."""
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+@pytest.mark.parametrize("task", list(SUBSETS))
+def test_every_aggregation_is_sentevals(encoder, senteval, task, metric):
+    """Of the tasks of 2012-2016, whose files are read once more."""
     cosines, gold, parts, sizes = [], [], [], []
     for subset in SUBSETS[task]:
-        folder = root / "STS" / f"{task.upper()}-en-test"
+        folder = senteval / "STS" / f"{task.upper()}-en-test"
         pairs = (folder / f"STS.input.{subset}.txt").read_text().splitlines()
         scores = (folder / f"STS.gs.{subset}.txt").read_text().splitlines()
         kept = [(p.split("\t"), float(s)) for p, s in zip(pairs, scores, strict=True) if s]
@@ -141,27 +140,17 @@ def expected(encoder, root, task, metric):
         sizes.append(len(kept))
         cosines += found
         gold += [s for _, s in kept]
-    return {
+    expected = {
         "all": looped(metric, cosines, gold),
         "mean": sum(parts) / len(parts),
         "wmean": sum(p * n for p, n in zip(parts, sizes, strict=True)) / sum(sizes),
-        "subset": dict(zip(SUBSETS[task], parts, strict=True)),
-        "pairs": sum(sizes),
     }
-
-
-@pytest.mark.parametrize("metric", ["spearman", "pearson"])
-@pytest.mark.parametrize("task", list(SUBSETS))
-def test_every_aggregation_is_sentevals(encoder, senteval, task, metric):
     records = [r for r in evaluate(encoder, [task], data_dir=senteval) if r.metric == metric]
-    oracle = expected(encoder, senteval, task, metric)
-    whole = {r.aggregation: r for r in records if not r.subset}
-    assert set(whole) == {"all", "mean", "wmean"}
-    for aggregation, record in whole.items():
-        assert record.value == pytest.approx(oracle[aggregation], abs=1e-9)
-        assert record.pairs == oracle["pairs"]
-    parts = {r.subset: r.value for r in records if r.aggregation == "subset"}
-    assert parts == pytest.approx(oracle["subset"], abs=1e-9)
+    whole = {r.aggregation: r.value for r in records if not r.subset}
+    assert whole == pytest.approx(expected, abs=1e-9)
+    assert {r.pairs for r in records if not r.subset} == {sum(sizes)}
+    found = {r.subset: r.value for r in records if r.aggregation == "subset"}
+    assert found == pytest.approx(dict(zip(SUBSETS[task], parts, strict=True)), abs=1e-9)
     assert len(records) == 3 + len(parts)
 
 

@@ -1,6 +1,7 @@
 """The stack of classifiers, and the three procedures, against one classifier after the other."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -105,22 +106,15 @@ def tiny(monkeypatch):
     monkeypatch.setattr(protocols, "PRESETS", QUICK)
 
 
-def parts(names, classes=2, sizes=(90, 40, 50)):
-    found = {}
-    features, labels = separable(sum(sizes), classes=classes)
-    for name, end in zip(names, np.cumsum(sizes), strict=False):
-        start = sum(len(part.labels) for part in found.values())
-        found[name] = logistic_regression.LabelledFeatures(features[start:end], labels[start:end])
-    return found
-
-
 @pytest.mark.parametrize("preset", QUICK)
 @pytest.mark.parametrize("seed", [1111, 3])
 @pytest.mark.parametrize(
     ("names", "classes"), [("all", 2), ("train test", 2), ("train test", 4), ("train dev test", 2)]
 )
 def test_the_procedure_is_sentevals(names, classes, preset, seed):
-    data = parts(names.split(), classes)
+    (features, labels), data = separable(180, classes=classes), {}
+    for name, (start, end) in zip(names.split(), pairwise([0, 90, 130, 180]), strict=False):
+        data[name] = logistic_regression.LabelledFeatures(features[start:end], labels[start:end])
     reached = logistic_regression.cross_validate(data, classes, preset_named(preset, seed), "cpu")
     pairs = [(part.features, part.labels) for part in data.values()]
     dev, test, predicted = senteval.procedure(pairs, classes, QUICK[preset], seed)

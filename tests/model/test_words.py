@@ -12,13 +12,6 @@ WORDS = ["the", "cat", "Dog", "dog", "sits", "red", ".", "ünder"]
 SENTENCES = ["the cat sits .", "The DOG sits", "Dog dog", "", "unknown words", "ünder  the\tred"]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("CONTRASENT_CACHE", str(folder))
-    return folder
-
-
 @pytest.fixture
 def vectors():
     return vectors_of(WORDS, 5)
@@ -63,12 +56,13 @@ def test_the_first_line_of_a_word_counts_and_a_header_does_not(tmp_path):
         ("", "holds no word vector"),
     ],
 )
-def test_bad_files_are_named_by_line(text, said, tmp_path, cache):
+def test_bad_files_are_named_by_line(text, said, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path))
     path = tmp_path / "v.txt"
     path.write_text(text)
     with pytest.raises(CheckpointError, match=rf"v\.txt.*{said}"):
         load_encoder(path)
-    assert not [entry for entry in (cache / "words").glob("*") if entry.is_dir()]
+    assert not [entry for entry in (tmp_path / "words").glob("*") if entry.is_dir()]
 
 
 def test_a_changed_file_is_another_encoder(glove, vectors):
