@@ -12,7 +12,6 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import Convolutions, MlpHead
 
 ROWS = [[2, 10, 11, 3], [5], [2, 20, 21, 22, 30, 31, 3], [2, 3]]
-LENGTHS = [len(row) for row in ROWS]
 
 
 @pytest.fixture
@@ -24,22 +23,18 @@ def encoder(tiny_bert):
     return made
 
 
-def convolved_by_hand(states, convolutions):
-    """One sentence, with zeros beyond its ends."""
-    applied = torch.nn.functional.conv1d
-    parts = [applied(states.T, it.weight, it.bias, padding="same") for it in convolutions.convs]
-    return torch.cat(parts).T
-
-
 def test_a_step_is_computed_as_the_paper_says(encoder):
     objective = objectives.build("is_bert", {}, width=12, data_views=1, encoder=encoder)
-    batch = pack(ROWS)
-    states = [encoder.backbone.model(torch.tensor([row])).last_hidden_state[0] for row in ROWS]
-    local = [convolved_by_hand(one, encoder.convolutions) for one in states]
+    batch, applied, local = pack(ROWS), torch.nn.functional.conv1d, []
+    for row in ROWS:  # alone, with zeros beyond its ends
+        states = encoder.backbone.model(torch.tensor([row])).last_hidden_state[0].T
+        convs = encoder.convolutions.convs
+        parts = [applied(states, it.weight, it.bias, padding="same") for it in convs]
+        local.append(torch.cat(parts).T)
     means = torch.stack([one.mean(0) for one in local])
     encoded = encoder(batch, objective.layers)
     torch.testing.assert_close(encoded.pooled[0], means, rtol=1e-4, atol=1e-5)
-    expected, right = oracles.jensen_shannon(torch.cat(local), means, LENGTHS)
+    expected, right = oracles.jensen_shannon(torch.cat(local), means, batch.lengths.tolist())
     terms = objective(encoded, batch)
     torch.testing.assert_close(terms["information"], expected, rtol=1e-4, atol=1e-5)
     assert terms.measures["token_accuracy"].item() == pytest.approx(right)

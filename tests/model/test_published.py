@@ -13,7 +13,6 @@ from contrasent.model.checkpoint import PUBLISHED_HEADS
 from contrasent.model.encoder import SentenceEncoder
 
 MODEL_TYPES = ("bert", "roberta")
-FORMS = ("safetensors", "pickle")
 
 
 def assert_rows(encoder, expected):
@@ -21,19 +20,13 @@ def assert_rows(encoder, expected):
     np.testing.assert_allclose(rows, expected.numpy(), rtol=0, atol=1e-5)
 
 
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """Let every id on the hub be the folder that this returns."""
-    folder, info = tmp_path / "hub", SimpleNamespace(sha="0" * 40, siblings=())
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder))
-    return folder
-
-
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["safetensors", "pickle"])
 @pytest.mark.parametrize("name", PUBLISHED_HEADS)
-def test_a_published_id_chooses_cls_and_its_head_by_itself(name, form, hub):
-    model = published(hub, "roberta" if "-roberta-" in name else "bert", form)
+def test_a_published_id_chooses_cls_and_its_head_by_itself(name, form, tmp_path, monkeypatch):
+    info = SimpleNamespace(sha="0" * 40, siblings=())
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
+    model = published(tmp_path, "roberta" if "-roberta-" in name else "bert", form)
     encoder = SentenceEncoder.load(name, device="cpu")
     assert encoder.pooler == "cls"
     expected = cls_by_hand(model, encoder, SENTENCES)

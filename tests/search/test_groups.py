@@ -28,27 +28,21 @@ def planted(copies=40, others=200, width=12, seed=0):
     return [texts[n] for n in draw.permutation(len(texts))], DummyEncoder(width, vectors=vectors)
 
 
-def by_hand(texts, encoder, threshold):
-    """The text that stays in the place of each, text by text."""
-    unit = [vector / np.linalg.norm(vector) for vector in map(encoder.vector, texts)]
-    stays, of = [], []
-    for n, text in enumerate(texts):
-        equal = [of[m] for m in range(n) if letters(texts[m]) == letters(text)]
-        near = [(unit[n] @ unit[m], -m) for m in stays if unit[n] @ unit[m] >= threshold]
-        of.append(equal[0] if equal else -max(near)[1] if near else n)
-        if of[n] == n:
-            stays.append(n)
-    return of
-
-
 @pytest.mark.parametrize("threshold", [0.5, 0.8, 0.95])
 @pytest.mark.parametrize("block", [16, 1024])
 def test_duplicates_are_those_of_loops(threshold, block, monkeypatch):
     monkeypatch.setattr(groups, "_BLOCK", block)
     texts, encoder = planted()
     made = contrasent.duplicates(texts, encoder=encoder, threshold=threshold)
-    expected = by_hand(texts, encoder, threshold)
-    rows = {n: [m for m, of in enumerate(expected) if of == n] for n in set(expected)}
+    unit = [vector / np.linalg.norm(vector) for vector in map(encoder.vector, texts)]
+    stays, rows, of = [], {}, []  # the text that stays in the place of each, text by text
+    for n, text in enumerate(texts):
+        equal = [of[m] for m in range(n) if letters(texts[m]) == letters(text)]
+        near = [(unit[n] @ unit[m], -m) for m in stays if unit[n] @ unit[m] >= threshold]
+        of.append(equal[0] if equal else -max(near)[1] if near else n)
+        rows.setdefault(of[n], []).append(n)
+        if of[n] == n:
+            stays.append(n)
     assert sorted(made.groups) == sorted(members for members in rows.values() if len(members) > 1)
     for group in made.groups:
         first, *others = (encoder.vector(texts[row]) for row in group)
@@ -61,26 +55,20 @@ def test_duplicates_are_those_of_loops(threshold, block, monkeypatch):
 WORDS = ("ferry harbour", "oven flour", "orbit comet", "goal striker")
 
 
-@pytest.fixture
-def blobs():
-    """Texts of four subjects of different sizes, and what embeds them near four centres."""
-    draw, texts = np.random.default_rng(0), {}
+@pytest.mark.parametrize("tree", [4_096, 64], ids=["all", "a sample"])
+@pytest.mark.parametrize("asked", [{"clusters": 4}, {}, {"method": "hdbscan"}], ids=str)
+def test_clusters_are_the_planted_ones_with_their_words(asked, tree, monkeypatch):
+    """Four subjects of different sizes, embedded near four centres."""
+    monkeypatch.setattr(groups, "_TREE", tree)
+    monkeypatch.setattr(groups, "_MAP", 2 * tree)
+    draw, vectors = np.random.default_rng(0), {}
     for n, (subject, size) in enumerate(zip(WORDS, (60, 50, 40, 30), strict=True)):
         for k in range(size):
             vector = draw.standard_normal(16) * 0.1
             vector[n] += 1
-            texts[f"the {subject} and the {k}"] = vector
-    names = list(texts)
-    draw.shuffle(names)
-    return names, DummyEncoder(16, vectors=texts)
-
-
-@pytest.mark.parametrize("tree", [4_096, 64], ids=["all", "a sample"])
-@pytest.mark.parametrize("asked", [{"clusters": 4}, {}, {"method": "hdbscan"}], ids=str)
-def test_clusters_are_the_planted_ones_with_their_words(asked, tree, blobs, monkeypatch):
-    monkeypatch.setattr(groups, "_TREE", tree)
-    monkeypatch.setattr(groups, "_MAP", 2 * tree)
-    texts, encoder = blobs
+            vectors[f"the {subject} and the {k}"] = vector
+    texts, encoder = list(vectors), DummyEncoder(16, vectors=vectors)
+    draw.shuffle(texts)
     made = contrasent.cluster(texts, encoder=encoder, **asked)
     assert len(made.groups) == 4
     for group, name, subject in zip(made.groups, made.names, WORDS, strict=True):

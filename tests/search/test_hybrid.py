@@ -106,13 +106,10 @@ def test_candidates_and_a_sample_of_rows_are_enough(encoder, folder, monkeypatch
 
 def test_thresholds_and_patterns_hold_in_a_hybrid_search(encoder, folder):
     index = changed(encoder, folder)
-    [hits] = index.search(
-        encoder, QUERIES[:1], 50, mode="hybrid", filter="id like '1%'", threshold=0.0
-    )
+    how = {"mode": "hybrid", "filter": "id like '1%'", "threshold": 0.0}
+    [hits] = index.search(encoder, QUERIES[:1], 50, **how)
     assert hits and all(hit.id.startswith("1") and hit.dense >= 0 for hit in hits)
-    [few] = index.search(
-        encoder, QUERIES[:1], 2, mode="hybrid", filter="id like '1%'", threshold=0.0
-    )
+    [few] = index.search(encoder, QUERIES[:1], 2, **how)
     assert [hit.id for hit in few] == [hit.id for hit in hits[:2]]
     assert index.search(encoder, ["w1"], filter="id = 'none'", mode="hybrid") == [[]]
 

@@ -35,19 +35,15 @@ def test_some_of_the_layers_are_a_smaller_model(pretraining, tmp_path):
     assert MaskedLm.load(result.last).backbone.depth == 1
 
 
-def built(folder, **settings):
-    encoder = SentenceEncoder.load(folder, pooler="cls", head="none", device="cpu")
-    encoder.backbone.set_dropout(0.0)
-    torch.manual_seed(0)
-    objective = objectives.build("mlm", settings, width=16, data_views=1, encoder=encoder)
-    batch = objective.prepare(pack(encoder.tokenizer.ids(SENTENCES, None)[0]))
-    return encoder, objective, batch
-
-
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
 def test_loss_and_gradients_are_those_of_transformers(model_type, tmp_path):
     folder = save_tiny_masked_lm(tmp_path / "it", model_type)
-    encoder, objective, batch = built(folder, mask_rate=0.5)
+    encoder = SentenceEncoder.load(folder, pooler="cls", head="none", device="cpu")
+    encoder.backbone.set_dropout(0.0)
+    torch.manual_seed(0)
+    settings = {"mask_rate": 0.5}
+    objective = objectives.build("mlm", settings, width=16, data_views=1, encoder=encoder)
+    batch = objective.prepare(pack(encoder.tokenizer.ids(SENTENCES, None)[0]))
     terms = objective(encoder(batch, objective.layers), batch)
     terms["mlm"].backward()
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
