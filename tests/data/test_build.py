@@ -125,12 +125,9 @@ def test_a_data_set_may_say_what_its_numbers_mean():
     assert NliLabels("s", ["0", "1", "2"], ["c", "n", "e"]).understood("0", "") == C
 
 
-TABLE = "premise\thypothesis\tlabel\np\te\te\n"
-
-
 @pytest.mark.parametrize("bad", ["p\tx\thidden", "two\tcells", "nul\0\tx\te", "\t\tx"])
 def test_rows_that_cannot_be_read_are_skipped_on_demand(bad, tmp_path):
-    source = write(tmp_path / "f.tsv", f"{TABLE}{bad}\n{bad}\n")
+    source = write(tmp_path / "f.tsv", f"premise\thypothesis\tlabel\np\te\te\n{bad}\n{bad}\n")
     words = ("nli", source, "--make", E, "--skip-unreadable")
     examples, report = built(*words, folder=tmp_path)
     assert (examples, report["counts"]["unreadable"]) == ([("p", "e")], 2)

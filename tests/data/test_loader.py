@@ -188,11 +188,9 @@ PROGRAM = """
 import json, sys
 import transformers
 from benchmarks.worker import high_water as peak
-from contrasent.data.loader import Loader
-from contrasent.data.loader import tokenize
+from contrasent.data.loader import Loader, plain, tokenize
 from contrasent.data.examples import open_examples
 from contrasent.data.tokenizer import Tokenizer
-from contrasent.data.loader import plain
 
 text, vocabulary = sys.argv[1:]
 imports = peak()

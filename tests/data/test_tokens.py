@@ -151,13 +151,10 @@ def test_every_kind_of_tokenizer(model_type, tmp_path):
     assert set(ids[0][1:-1].tolist()).isdisjoint(tokenizer.special_ids.every)
 
 
-LETTERS = ["a", "b", "c", "d", "e", "cat", "cats"]
-
-
 def rows_of(seed, count, views):
-    random = np.random.default_rng(seed)
+    random, words = np.random.default_rng(seed), ["a", "b", "c", "d", "e", "cat", "cats"]
     return [
-        tuple(" ".join(random.choice(LETTERS, random.integers(4, 9))) for _ in range(views))
+        tuple(" ".join(random.choice(words, random.integers(4, 9))) for _ in range(views))
         for _ in range(count)
     ]
 

@@ -177,9 +177,6 @@ def test_the_sentence_after_each_anchor_is_given_when_asked_for(settings, bert, 
         assert rows_of(following) == [after[tuple(anchor)] for anchor in anchors]
 
 
-TEXTS = ["Aa. Bb. Cc. Dd.", "Ee! Ff?", "Gg", "Hh. Ii... Jj."]
-
-
 @pytest.fixture
 def crops(opened):
     def open_crops(lines, **settings):
@@ -217,7 +214,8 @@ def test_where_sentences_end(text, sentences):
 
 @pytest.mark.parametrize(("share", "counts"), [(0.5, {2}), (0.25, {3}), (0.3, {2, 3}), (0.99, {1})])
 def test_both_crops_are_any_consecutive_sentences_each_by_itself(share, counts, crops):
-    source = crops(TEXTS, share=share, sides="both").source
+    texts = ["Aa. Bb. Cc. Dd.", "Ee! Ff?", "Gg", "Hh. Ii... Jj."]
+    source = crops(texts, share=share, sides="both").source
     sentences = ["Aa.", "Bb.", "Cc.", "Dd."]
     wanted = {" ".join(sentences[k : k + count]) for count in counts for k in range(5 - count)}
     drawn = Counter(texts_of(source, 0, epoch) for epoch in range(1500))
