@@ -15,23 +15,6 @@ from contrasent.model.encoder import SentenceEncoder
 from contrasent.records import read_records
 
 
-@pytest.fixture(scope="module")
-def rows(unsupervised):
-    """Embeddings of the text in fp32, by the Python interface."""
-    encoder = SentenceEncoder.load(unsupervised[0] / "best", device="cpu")
-    return encoder.encode(SENTENCES, precision="fp32")
-
-
-@pytest.fixture(scope="module")
-def index(unsupervised, shelf, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("search") / "index"
-    words = ("index", "build", unsupervised[0], shelf / "text.txt", folder)
-    said = worked(*words, "--precision", "fp32")
-    assert said.out == ""
-    assert f"{folder}: {len(SENTENCES)} texts of 16 dimensions" in said.err
-    return folder
-
-
 def test_train_prints_scores_before_and_after_and_where_the_encoder_is(unsupervised, tiny_bert):
     folder, said = unsupervised
     result = json.loads((folder / "result.json").read_text())
@@ -48,8 +31,14 @@ def test_train_prints_scores_before_and_after_and_where_the_encoder_is(unsupervi
     assert table == [["before", f"{100 * before:.2f}"], ["after", f"{100 * after:.2f}"]]
 
 
-def test_search_finds_the_nearest_in_the_order_of_plain_cosines(index, rows):
-    asked = SENTENCES[3]
+def test_search_finds_the_nearest_in_the_order_of_plain_cosines(unsupervised, shelf, tmp_path):
+    asked, index = SENTENCES[3], tmp_path / "index"
+    words = ("index", "build", unsupervised[0], shelf / "text.txt", index)
+    said = worked(*words, "--precision", "fp32")
+    assert said.out == ""
+    assert f"{index}: {len(SENTENCES)} texts of 16 dimensions" in said.err
+    encoder = SentenceEncoder.load(unsupervised[0] / "best", device="cpu")
+    rows = encoder.encode(SENTENCES, precision="fp32")
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     cosines = unit @ unit[3]
     said = worked("search", index, asked, "--top-k", 5, "--json")

@@ -44,15 +44,7 @@ def leave_room(disk, room):
     (disk / "ballast").write_bytes(bytes(max(free - room, 0)))
 
 
-@pytest.fixture(scope="module")
-def whole(arguments, tmp_path_factory):
-    """The same run on a disk with room."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    worked(*arguments("unsup-simcse", "text.txt", folder))
-    return folder
-
-
-def test_a_run_goes_on_when_there_is_room_again(arguments, whole, small_disk, monkeypatch):
+def test_a_run_goes_on_when_there_is_room_again(arguments, small_disk, tmp_path, monkeypatch):
     """The disk is full when the first state was written."""
     run, kept, save = small_disk / "run", {}, loop.save_state
 
@@ -73,8 +65,9 @@ def test_a_run_goes_on_when_there_is_room_again(arguments, whole, small_disk, mo
 
     (small_disk / "ballast").unlink()
     assert "resuming after 5 of 13 steps" in worked(*command, "--resume").err
+    worked(*arguments("unsup-simcse", "text.txt", tmp_path / "whole"))
     for which in ("best", "last"):
-        assert weights(run, which) == weights(whole, which)
+        assert weights(run, which) == weights(tmp_path / "whole", which)
 
 
 def test_encode_goes_on_when_there_is_room_again(unsupervised, shelf, small_disk):

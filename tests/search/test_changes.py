@@ -157,15 +157,6 @@ def test_an_index_of_the_first_format_opens_and_grows(encoder, folder):
         assert Index.open(folder).search(encoder, ["q"], 50) == found
 
 
-@pytest.fixture(scope="module")
-def clustered():
-    """Vectors around 200 centres, as those of sentences lie, and queries beside them."""
-    draw = np.random.default_rng(0)
-    centres = draw.standard_normal((200, 16))
-    rows = centres[draw.integers(200, size=10_200)] + 0.5 * draw.standard_normal((10_200, 16))
-    return rows[:10_000].astype(np.float32), rows[10_000:].astype(np.float32)
-
-
 def exact(rows, ids, queries, top_k):
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     order = np.argsort(-(queries @ rows.T), axis=1)[:, :top_k]
@@ -181,8 +172,12 @@ def recall(index, queries, expected):
     "kind", ["hnsw", "binary", pytest.param("ivfpq", marks=pytest.mark.acceptance)]
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_approximate_search_finds_what_exact_search_finds(kind, clustered, folder):
-    rows, queries = clustered
+def test_approximate_search_finds_what_exact_search_finds(kind, folder):
+    """Vectors around 200 centres, as those of sentences lie, and queries beside them."""
+    draw = np.random.default_rng(0)
+    centres = draw.standard_normal((200, 16))
+    drawn = centres[draw.integers(200, size=10_200)] + 0.5 * draw.standard_normal((10_200, 16))
+    rows, queries = drawn[:10_000].astype(np.float32), drawn[10_000:].astype(np.float32)
     texts = list(map(str, range(len(rows))))
     encoder = DummyEncoder(16, vectors=dict(zip(texts, rows, strict=True)))
     index = Index.build(encoder, texts, folder, kind=kind)

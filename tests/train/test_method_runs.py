@@ -2,6 +2,7 @@
 
 import copy
 import json
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -93,17 +94,12 @@ LENGTHS = (5, 1, 9, 2, 13)
 SMALL = {"data__max_tokens": 16, "train__max_steps": 6}
 
 
-@pytest.fixture
-def documents(tmp_path):
-    """Five documents of thirty sentences, one of them alone."""
-    rows, number = [], 0
+def test_batches_are_contiguous_and_know_the_borders(recipe, tmp_path):
+    """Of five documents of thirty sentences, one of them alone."""
+    lines, rows = iter([sentence(n, 3 + n % 6) for n in range(30)]), []
     for length in LENGTHS:
-        rows += [*(sentence(n, 3 + n % 6) for n in range(number, number + length)), ""]
-        number += length
-    return write(tmp_path / "documents.txt", rows)
-
-
-def test_batches_are_contiguous_and_know_the_borders(documents, recipe):
+        rows += [*islice(lines, length), ""]
+    documents = write(tmp_path / "documents.txt", rows)
     made = recipe("quick-thoughts", **SMALL, data__file=str(documents), train__batch_size=10)
     parts = prepare(complete(made), torch.device("cpu"))
     loader = parts.loader
