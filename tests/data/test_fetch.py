@@ -45,17 +45,6 @@ def archive(path, content, mode="w"):
 TEXT = b"".join(b"sentence %d\n" % n for n in range(500))
 
 
-@pytest.fixture
-def address():
-    """A server that sends the text; under ``/cut`` less than it announces."""
-
-    def answer(path, *_):
-        return (200, {"Content-Length": 5000}, TEXT[:1200]) if path == "/cut" else (200, {}, TEXT)
-
-    with answering(answer) as url:
-        yield url
-
-
 def files_of(folder):
     return {path: content for path, content in tree(folder).items() if content is not None}
 
@@ -105,15 +94,19 @@ def test_the_manifest_needs_exactly_what_the_tasks_read(monkeypatch):
     assert all(len(sha256) == 64 for sha256 in listed.values())
 
 
-def test_a_training_file_appears_whole_or_not_at_all(address, tmp_path, monkeypatch):
+def test_a_training_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    def answer(path, *_):  # under /cut less than is announced
+        return (200, {"Content-Length": 5000}, TEXT[:1200]) if path == "/cut" else (200, {}, TEXT)
+
     monkeypatch.setitem(TRAINING_FILES, "wiki1m", ("wiki.txt", 500))
     words = ("wiki1m", "--data-dir", str(tmp_path / "new"), "--url")
-    cut = said(*words, f"{address}/cut")
-    assert "got only 1200 out of 5000 bytes" in cut.err
-    assert not files_of(tmp_path / "new")
-    for url, message in (("http://127.0.0.1:9/a", r"[Errno"), ("nowhere", "unknown url type")):
-        assert message in said(*words, url).err
-    whole = said(*words, f"{address}/wiki.txt")
+    with answering(answer) as address:
+        cut = said(*words, f"{address}/cut")
+        assert "got only 1200 out of 5000 bytes" in cut.err
+        assert not files_of(tmp_path / "new")
+        for url, message in (("http://127.0.0.1:9/a", r"[Errno"), ("nowhere", "unknown url type")):
+            assert message in said(*words, url).err
+        whole = said(*words, f"{address}/wiki.txt")
     assert whole.code == 0, whole.err
     assert files_of(tmp_path / "new") == {"wiki.txt": TEXT}
     assert f"500 rows, sha256 {hashlib.sha256(TEXT).hexdigest()}" in whole.out

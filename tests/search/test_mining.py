@@ -92,22 +92,15 @@ def test_text_without_letters_stays_itself():
     assert letters("cafe\u0301 \uff12") == letters("Café 2") != letters("cafe 2")
 
 
-@pytest.fixture
-def words_of_pairs():
-    """Thirty anchors that share words with positives, some of which share none."""
-    draw = np.random.default_rng(1)
-    words = [f"word{n}" for n in range(12)]
-
-    def text(count):
-        return " ".join(draw.choice(words, count))
-
-    return [(text(2) if n % 3 else f"alone{n}", f"{text(4)} {'filler ' * n}{n}") for n in range(30)]
-
-
 @pytest.mark.parametrize("count", [2, 5])
-def test_candidates_are_in_turn_near_and_of_the_same_words(count, words_of_pairs, monkeypatch):
+def test_candidates_are_in_turn_near_and_of_the_same_words(count, monkeypatch):
+    """For thirty anchors that share words with positives, some of which share none."""
     monkeypatch.setattr(mining, "_SCORES", 200)  # several blocks
-    encoder, pairs = Drawn(4), words_of_pairs
+    encoder, draw, words = Drawn(4), np.random.default_rng(1), [f"word{n}" for n in range(12)]
+    pairs = []
+    for n in range(30):
+        anchor = " ".join(draw.choice(words, 2)) if n % 3 else f"alone{n}"
+        pairs.append((anchor, f"{' '.join(draw.choice(words, 4))} {'filler ' * n}{n}"))
     mined = find_candidates(encoder, pairs, None, count, 0.3)
     names = (f"candidate_{n + 1}" for n in range(count))
     assert mined.header == ("anchor", *names, "scores")
