@@ -121,8 +121,10 @@ def test_an_agent_lists_the_tools_and_calls_each(transport, folders, encoder):
 
 
 def test_nothing_is_added_unless_it_is_allowed(folders):
-    tools = asyncio.run(_tools(McpOptions(index=[Path(folders[0])])).list_tools())
-    assert [tool.name for tool in tools] == ["search", "similar"]
+    for address in ({}, {"port": 8080, "host": "::1", "api_key": KEY}):
+        server = _tools(McpOptions(index=[Path(folders[0])], **address))
+        tools = asyncio.run(server.list_tools())
+        assert [tool.name for tool in tools] == ["search", "similar"]
 
 
 def test_an_address_that_is_taken_is_told_before_anything_is_loaded():
@@ -131,7 +133,6 @@ def test_an_address_that_is_taken_is_told_before_anything_is_loaded():
         taken.listen()
         told = refused("mcp", "nowhere", "--port", taken.getsockname()[1])
     assert "cannot listen on 127.0.0.1" in told
-    assert "nowhere" in refused("mcp", "nowhere", "--port", 8299, "--host", "::1")
 
 
 def test_an_empty_key_lets_nobody_in_without_one():
