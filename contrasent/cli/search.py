@@ -119,7 +119,7 @@ class SimilarityCommand(options.Named, options.Measuring, AsJson):
 
         encoder = load(self, self.model)
         used = encoder.resolve_precision(self.precision_name)
-        rows = encoder.encode(_lines([self.text_a, self.text_b]), precision=used)
+        rows = encoder.encode(_texts([self.text_a, self.text_b]), precision=used)
         similarity = model.similarity_of(encoder)
         [score] = pair_similarities(similarity, rows[:1], rows[1:]).tolist()
         score = min(score, 1.0) if similarity == "cosine" else score
@@ -299,11 +299,15 @@ def _announce(sentences: encode.Sentences, what: str = "texts") -> int:
     return sentences.count()
 
 
+def _texts(words: list[str]) -> list[str]:
+    for word in words:
+        if not word.strip() or (len(os.fsencode(word)) < _LONGEST and Path(word).is_file()):
+            warn(f"{word!r} is taken as a text, though it is blank or the name of a file")
+    return _lines(words)
+
+
 def _lines(words: list[str]) -> list[str]:
     if words != ["-"]:
-        for word in words:
-            if not word.strip() or (len(os.fsencode(word)) < _LONGEST and Path(word).is_file()):
-                warn(f"{word!r} is taken as a text, though it is blank or the name of a file")
         return words
     with encode.open_sentences("-") as sentences:
         return list(sentences)
@@ -317,7 +321,7 @@ class SearchCommand(OfIndex, options.MovedEncoder, options.SearchOptions, AsJson
     """Texts to look for, or - for lines of standard input."""
 
     def __call__(self) -> None:
-        queries = _lines(self.query)
+        queries = _texts(self.query)
         opened = search.Index.open(self.index)
         encoder = None if self.mode == "words" else opened.encoder(self.encoder, self.device)
         results = opened.search(encoder, queries, **shared(self, options.SearchOptions))

@@ -111,10 +111,7 @@ class Tokenizer:
         return dict(self._pretrained.special_tokens_map)
 
     def begins_word(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """``(vocabulary,)``, whether a token begins a word; all do where nothing is marked.
-
-        So does each of a script without spaces, whose characters are words here.
-        """
+        """``(vocabulary,)``, whether a token begins a word; all do of scripts without spaces."""
         model = json.loads(self._settings)["model"]
         prefix = model.get("continuing_subword_prefix") if model["type"] == "WordPiece" else None
         marks = _AFTER_SPACE if prefix is None else (prefix,)

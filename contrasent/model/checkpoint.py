@@ -79,13 +79,13 @@ def read(
     backbone, tokenizer, limit = _read_backbone(paths, stated)
     if is_plain:
         published = published_head(name)
-        used_pooler, used_head = "last" if backbone.is_causal() else "cls", published or "none"
+        used_pooler = pooler or ("last" if backbone.is_causal() else "cls")
+        used_head = published or "none"
         if published is None and (pooler is None or head is None):
             heads = ". Supervised SimCSE checkpoints need head 'mlp'" * (used_pooler == "cls")
             warn(
-                f"{folder} does not say how it makes an embedding: taking pooler "
-                f"{pooler or used_pooler!r} with head {head or 'none'!r}{heads}; "
-                "pass pooler and head to choose, and to silence this"
+                f"{folder} does not say how it makes an embedding: taking pooler {used_pooler!r} "
+                f"with head {head or 'none'!r}{heads}; pass both to choose, and to silence this"
             )
     else:
         used_pooler = _read_pooler(paths, info, backbone.depth)

@@ -282,9 +282,8 @@ def spectra(panels: Mapping[str, Mapping[str, Geometry]]) -> Picture:
             for number, (label, geometry) in enumerate(rows.items()):
                 colour, line = look(number)[0], LINES[number % len(LINES)]
                 index = np.arange(1, len(geometry.spectrum) + 1)
-                how: dict[str, Any] = {"color": colour, "label": fill(label, _LETTERS)}
-                axes.plot(index, geometry.spectrum, line, linewidth=1.6, **how)
-            axes.legend(handles=axes.lines, loc="upper right")  # also those that begin with _
+                axes.plot(index, geometry.spectrum, line, color=colour, label=label, linewidth=1.6)
+            axes.legend(axes.lines, [fill(it, _LETTERS) for it in rows], loc="upper right")
             if title:
                 axes.set_title(title)
         drawn[0].set_xlim(left=0)

@@ -132,7 +132,7 @@ def matching_rows(
                 if not numeric.any():
                     wrong = live & column.is_valid().to_numpy()
                 for cell in column.filter(pa.array(wrong)).slice(0, 1).to_pylist():
-                    what = f"column {name!r} has {cell!r:.60}, which is no number (1330.69)"
+                    what = f"column {name!r} has {cell!r:.60}, which is no number such as 1330.69"
                     raise ConfigError(f"the filter {condition!r}: {what}")
                 cells = pc.if_else(pa.array(numeric), pc.utf8_trim_whitespace(column), None)
                 numbers[name] = cells.cast("double")

@@ -152,14 +152,14 @@ class MilvusRows(Snapshot):
     ) -> list[list[tuple[int, float]]]:
         kept, enough = np.flatnonzero(live), count + _EXTRA
         near, is_small = list[list[tuple[int, float]]](), len(kept) <= _ROWS_AT_ONCE
-        # Lite's graph is searched first, and what is not wanted then left out: of few, all
+        # Lite looks at a condition after its approximate search, which then misses few rows
         is_lossy = self.manifest.collection == LITE and self.manifest.kind == "milvus-hnsw"
         if is_small and is_lossy:
             known = self._vectors_of(kept)
             return [self._best(known, query, count) for query in queries]
-        among, asked = f"row in {kept.tolist()}", enough
-        wanted = among
-        if not is_small:  # so many of all rows that enough of them are among those searched
+        if is_small:
+            wanted, asked = f"row in {kept.tolist()}", enough
+        else:  # so many of all rows that enough of them are among those that are searched
             wanted, share = f"row < {len(live)}", (2 * self.texts - len(kept)) / len(kept)
             asked = max(enough, min(int(enough * share), _MOST_HITS))
         step = max(1, _FOUND_AT_ONCE // asked)
@@ -170,6 +170,7 @@ class MilvusRows(Snapshot):
                 if not is_small and len(candidates) < enough and is_lossy:
                     candidates = self._vectors_of(kept)
                 elif not is_small and len(candidates) < enough:
+                    among = f"row in {kept.tolist()}"
                     [candidates] = self._vectors_near(query[None], enough, among)
                 near.append(self._best(candidates, query, count))
         return near

@@ -177,7 +177,6 @@ def build(batcher: Batcher, *routers: Any) -> FastAPI:
     for router in routers:
         app.include_router(router)
 
-    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         headers = {"Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'"}

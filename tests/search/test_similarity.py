@@ -219,6 +219,8 @@ def test_commands_rank_by_it(stated, name, theirs, tmp_path):
     assert [hit["score"] for hit in hits] == pytest.approx(best.values.tolist(), rel=1e-4)
     for words in (["similarity", folder, corpus, "a dog"], ["search", tmp_path / "index", corpus]):
         assert f"'{corpus}' is taken as a text" in worked(*words).err
+    gone = worked("index", "remove", tmp_path / "index", corpus, "--missing-ok")
+    assert "is taken" not in gone.err
     assert "'' is taken as a text" in worked("similarity", folder, "", "a" * 999).err
     asked = worked if name == "dot" else refused  # beyond the best of all but the dot product
     asked("search", tmp_path / "index", "dog", "--threshold", 3)
