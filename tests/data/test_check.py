@@ -6,10 +6,12 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers.command_line import call, worked
+from helpers.tiny_models import save_tokenizer
 from helpers.tiny_tokenizers import bert_folder
 
 from contrasent.data import examples as examples_module
 from contrasent.data.check import Finding
+from contrasent.data.tokenizer import Tokenizer
 
 run, tried = (partial(it, "data", "check") for it in (worked, call))
 
@@ -163,3 +165,16 @@ def test_the_command_ends_with_a_verdict_and_what_to_run(write, row, words, verd
     whole = f"{verdict} all-MiniLM-L6-v2 --data {path} {words}".rstrip()
     assert said.endswith(f"{whole}\n"), said[-400:]
     assert ("600 (100%) with no word" in said and "599 (100%) repeats" in said) == (row == "- - -")
+
+
+def test_a_word_is_one_token_though_the_tokenizer_marks_the_start_itself(facts, tmp_path):
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models, normalizers
+
+    pieces = [("<unk>", 0.0), ("\u2581", -9.0), ("\u2581a", -1.0), ("\u2581dog", -1.0)]
+    backend = Backend(models.Unigram(pieces, unk_id=0))
+    steps = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    backend.normalizer = normalizers.Sequence(steps)
+    save_tokenizer(tmp_path, backend, 64, unk_token="<unk>")
+    found = facts("f.txt", "a dog\na cat\n", tokenizer=Tokenizer.load(tmp_path))
+    assert found.split_words == 0.25
