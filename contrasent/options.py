@@ -467,8 +467,8 @@ class AdaptOptions(FoundText, TextColumn, OnDevice, Replacing):
     reranker: str | None = None
     """A cross-encoder of sentence-transformers, folder or id, that rank-distil follows."""
 
-    layers: PositiveInt | None = None
-    """Look for a smaller encoder, of so many of its layers."""
+    layers: NonNegativeInt | None = None
+    """Look for a smaller encoder, of so many of its layers; 0: a static table."""
 
     seed: int = 42
     """Seed of the held-out text and all runs."""

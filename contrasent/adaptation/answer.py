@@ -24,6 +24,7 @@ from contrasent.adaptation.rungs import (
     FIXED,
     GENERAL_PAIRS,
     NEEDS,
+    TABLE,
     TRAIN,
     Ground,
     Rungs,
@@ -120,12 +121,12 @@ class Adaptation:
 
     text: str  # what it is
     encoder: Path  # the best encoder, which is the start if nothing beat it
-    recipe: Path | None = None  # makes it again, and goes on if time cut it short; None: the start
+    recipe: Path | None = None  # makes it again; of a table, how it was fitted; None: the start
     judgement: Judgement | None  # the start on it; None if there is too little of it
     start_score: float | None = None  # the dev score of the start as it comes
     dev_metric: str = ""  # what the scores of trials are, such as ``spearman`` or ``mrr@10``
     trials: list[Trial] = field(default_factory=list)  # in the order in which they were made
-    layers: int | None = None  # of the smaller encoder that was looked for
+    layers: int | None = None  # of the smaller encoder that was looked for; 0: a static table
     why: str = ""  # nothing was trained
     # start and result on text that had no part in the search; its gains say whether it helped
     scores: BeforeAndAfter = field(default_factory=BeforeAndAfter)
@@ -161,8 +162,7 @@ class Adaptation:
         if best is None or self.why:
             lines.append(f"Nothing was trained: {self.why}.")
         elif self.recipe is not None:
-            helped = "helped" in self.verdicts
-            result = "a better encoder" if helped else "an encoder that may be better"
+            result = "a better encoder" if "helped" in self.verdicts else "one that may be better"
             result = f"an encoder of {self.layers} of its layers" if self.layers else result
             lines.append(f"Training found {result}, by {best.candidate}; tried: {tried}.")
         elif self.scores.gains:
@@ -170,7 +170,10 @@ class Adaptation:
             lines.append(f"The best of what was tried, {best.candidate}, {result} on other text.")
         else:
             lines.append(f"Nothing that was tried beat the encoder as it comes: {tried}.")
-        lines += [gain.sentence for gain in self.scores.gains]
+        if self.layers is None:
+            lines += [gain.sentence for gain in self.scores.gains]
+        else:
+            lines += [f"Beside the whole encoder: {gain.change}." for gain in self.scores.gains]
         lines += [f"On held-out text: {self.trained.sentence}"] if self.trained else []
         if self.outcome == "hybrid":
             lines.append("Hybrid search is the answer, and it needs no training.")
@@ -236,6 +239,8 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         report=folder / REPORT,
     )
     trained: Adaptation | None = None
+    if ground.why == TABLE:
+        trained = _scored(rungs, result, rungs.fit_table(result.encoder))
     if best and (ground.start_score is None or (best.score or 0.0) > ground.start_score):
         if (trial_run := rungs.search.run_of(best.number)).exists():
             remove_folder(run)
@@ -249,9 +254,9 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
         use, words = _use(start, rungs.options.device), left * ground.words_a_second
         with suppress(KeyboardInterrupt):
             result = replace(result, judgement=_judge(use, rungs.options, words))
-    if best and trained:
+    if trained:
         worse = "hurt" in result.verdicts or (result.hybrid_weight and not trained.hybrid_weight)
-        if worse and "helped" not in result.verdicts and not result.layers:
+        if best and worse and "helped" not in result.verdicts and result.layers is None:
             run.rename(rungs.search.run_of(best.number))
         else:
             result = replace(trained, judgement=result.judgement)
@@ -263,9 +268,13 @@ def _finish(rungs: Rungs, why: str) -> Adaptation:
 
 
 def _scored(rungs: Rungs, result: Adaptation, path: Path) -> Adaptation:
-    """The answer if the run of a recipe is it, scored on text that had no part in the search."""
-    whole = {"encoder.layers": None}  # a smaller encoder is compared with it
-    recipe, run_options = load_recipe(path, whole), rungs.search.run_options
+    """The answer if a run or a table is it, scored on text that had no part in the search."""
+    whole: dict[str, Any] = {"encoder.layers": None}  # a smaller encoder is compared with it
+    if is_table := result.layers == 0:
+        start = rungs.options.encoder
+        whole |= {"encoder.name": start, "encoder.pooler": start_pooler(start)}
+    recipe = load_recipe("unsup-simcse" if is_table else path, whole)
+    run_options = rungs.search.run_options
     scores = score_result(rungs.final_tasks(), recipe, result.encoder, False, **run_options)
     judged: Judgement | None = None
     if rungs.ground.tests:
@@ -366,15 +375,13 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
     budget = 60 * chosen.minutes
     use = _use(chosen.encoder, chosen.device)
     start: Any = use.encoder
-    fitted = getattr(start, "transform", None)
-    if isinstance(start, SentenceEncoder) and (fitted is None or fitted.is_trained):
+    if isinstance(start, SentenceEncoder) and getattr(start.transform, "is_trained", True):
         layers, depth = chosen.layers, start.backbone.depth
         if layers is not None and layers >= depth:
             raise ConfigError(f"--layers is {layers}, but {start.name} has {depth}; ask for fewer")
         ground.depth = layers or depth
     else:
         ground.why = f"{chosen.encoder} is no transformer, or ends with a fitted map"
-
     shuffled = text.shuffled(chosen.seed)
     sample = list(islice(chain.from_iterable(shuffled.documents), 64))
     slowest = took = _seconds_of(start, sample)
@@ -410,6 +417,7 @@ def _prepare(folder: Path, chosen: AdaptOptions) -> Ground:
             MaskedLm.load(chosen.encoder)
             met.add("masked_lm")
     names = list(chosen.candidates or ())
+    ground.why = ground.why or TABLE * (chosen.layers == 0)
     ground.final_seconds = _JUDGED_AGAIN * budget * _is_partial(judged)
     for name in names if not ground.why else ():
         if (needs := CANDIDATES[name].needs) not in met:
@@ -469,8 +477,11 @@ def adapt(
     if asked and not {it.needs for it in asked} & {"teacher", "lists"}:
         refuse_unused(chosen, ("teacher", "reranker"), f"{asked[0].name} follows no teacher")
     overrides = json.loads(json.dumps(dict(settings or {}), default=str))  # as the state keeps it
-    for key in FIXED.keys() & overrides.keys():
-        raise ConfigError(f"the search itself sets {key}; give {FIXED[key]} instead")
+    for key in overrides if chosen.layers == 0 else FIXED.keys() & overrides.keys():
+        remedy = FIXED.get(key, "--layers above 0")
+        raise ConfigError(f"the search itself sets {key}; give {remedy} instead")
+    if chosen.layers == 0:
+        refuse_unused(chosen, ("candidates", "reranker"), "a static table is fitted alone")
     require_settings(asked, overrides)
     if chosen.reranker:
         load_reranker(chosen.reranker, chosen.device)

@@ -21,7 +21,8 @@ from contrasent.adaptation.trials import ROWS, Search, Settings, Trial
 from contrasent.data import n_words, open_examples, plural
 from contrasent.errors import ConfigError, ContrasentError, logger
 from contrasent.evaluation import Suite, load_suite, synthesize
-from contrasent.model import are_words, is_sentence_encoder, load_encoder
+from contrasent.fitting import fit
+from contrasent.model import INFO_FILE, are_words, is_sentence_encoder, load_encoder
 from contrasent.options import AdaptOptions
 from contrasent.recipe import Recipe, load_recipe
 from contrasent.search import find_candidates, load_reranker
@@ -32,6 +33,8 @@ GENERAL_PAIRS = Path(str(files("contrasent") / "quickstart_data" / "stack_exchan
 
 TRAIN, LISTS = "train.txt", "lists.jsonl"
 """The files of the text that is trained on, and of its queries with ranked candidates."""
+
+TABLE = "a static table is fitted to its embeddings"
 
 _TIME_SHARES, _EVALUATIONS = (0.3, 0.3, 0.4), (1, 1, 3)
 """Of the time that is left, for each rung of the search; and how often a trial is evaluated."""
@@ -324,6 +327,16 @@ class Rungs:
             slower = trial.seconds / (fixed + trial.steps * step)
             self.ground.speed_factor *= min(max(slower, 0.5), 2.0)
         self.save()
+
+    def fit_table(self, folder: Path) -> Path:
+        """Fit a static table to the teacher on the text, unless it is there; what says how."""
+        teacher = teacher_of(self.options) or self.options.encoder
+        if not folder.exists():
+            pooler = start_pooler(teacher)
+            how: Any = {"pooler": pooler, "head": "none" if pooler else None}
+            how |= {"device": self.options.device}
+            fit(teacher, "static", data=self.search.folder / TRAIN, output=folder, **how)
+        return folder / INFO_FILE
 
     def final_tasks(self) -> Suite:
         """What start and result are scored on: ``test``, held-out text, and general pairs."""

@@ -6,8 +6,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-
 from contrasent.data.examples import Examples
 from contrasent.distributed import ProcessGroup, launched
 from contrasent.errors import ConfigError, DataError, logger
@@ -21,7 +19,7 @@ from contrasent.evaluation.suite import RETRIEVAL, STS, TASK_TYPES, TRANSFER, Su
 from contrasent.evaluation.task_names import HELD_OUT, TaskName
 from contrasent.files import listed, write_json
 from contrasent.model.encoder import SentenceEncoder
-from contrasent.model.loading import WordEncoder
+from contrasent.model.loading import load_encoder
 from contrasent.recipe import Recipe
 from contrasent.records import Record
 from contrasent.settings import EvaluationSettings
@@ -153,7 +151,7 @@ def score_result(
     recipe: Recipe,
     folder: Path,
     is_start: bool,
-    device: str | torch.device | None = None,
+    device: str | None = None,
     show_progress: bool = False,
     group: ProcessGroup | None = None,
 ) -> BeforeAndAfter:
@@ -162,12 +160,12 @@ def score_result(
     That as it comes, and with the pooler and the head of the run. A result that is the start as it
     comes is scored once, and compared with both like any other.
     """
-    result, together = SentenceEncoder.load(folder, device=device), group or ProcessGroup()
+    result, together = load_encoder(str(folder), device=device), group or ProcessGroup()
 
-    def score(encoder: SentenceEncoder | WordEncoder, seed: int | None = None) -> Scores:
+    def score(encoder: DescribedEncoder, seed: int | None = None) -> Scores:
         logger.info("scoring %s", encoder.name)
         if isinstance(encoder, SentenceEncoder):
-            encoder.to(result.device).eval()
+            encoder.to(getattr(result, "device", "cpu")).eval()
         precision = recipe.evaluation.precision
         use = EncoderUse(together.encoder(encoder), precision, seed, show_progress)
         scores = tasks.records(use)

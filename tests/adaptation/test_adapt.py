@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from helpers.command_line import worked
@@ -19,6 +20,7 @@ from contrasent.adaptation.rungs import CANDIDATES
 from contrasent.adaptation.trials import Search, State, Trial
 from contrasent.errors import CheckpointError, ConfigError, ContrasentError
 from contrasent.evaluation import NEARER, proxy
+from contrasent.fitting import fit
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.objectives import distil
 from contrasent.options import AdaptOptions
@@ -179,6 +181,25 @@ def test_a_smaller_encoder_follows_the_whole_one_and_is_compared_with_it(adapt, 
     assert SentenceEncoder.load(result.encoder, device="cpu").backbone.depth == 1
     assert "an encoder of 1 of its layers, by distil" in " ".join(result.sentences)
     assert {it.encoder for it in result.scores.before} == {str(sentence_encoder)}
+
+
+def test_a_static_table_is_fitted_to_the_whole_encoder_and_compared_with_it(
+    adapt, sentence_encoder
+):
+    table = {"encoder": sentence_encoder, "candidates": None, "settings": None, "layers": 0}
+    result = adapt(**table)
+    facts, search = json.loads(result.recipe.read_text())["transform"], result.report.parent
+    assert facts["encoder"]["name"] == str(sentence_encoder)
+    rows = [*map(str.strip, (search / "train.txt").read_text().split("\n"))]
+    fitted = fit(sentence_encoder, "static", data=search / "train.txt")
+    encoded = load_encoder(str(result.encoder)).encode(rows[:9])
+    np.testing.assert_array_equal(encoded, fitted.encode(rows[:9]))
+    assert {it.encoder for it in result.scores.before} == {str(sentence_encoder)}
+    assert {it.encoder for it in result.scores.after} == {str(result.encoder)}
+    assert result.scores.gains
+    said = " ".join(result.sentences)
+    assert "Nothing was trained: a static table" in said and "Beside the whole encoder: " in said
+    assert adapt(**table, resume=True).encoder == result.encoder
 
 
 def test_what_was_stopped_has_an_answer_and_goes_on_to_the_same_end(adapt, monkeypatch):
