@@ -3,8 +3,6 @@
 Shapes: M texts, N distinct ones, D embedding width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -61,7 +59,7 @@ class Scores:
     notes: tuple[str, ...] = ()  # what is to be known of the records beside their numbers
 
     @classmethod
-    def together(cls, parts: Sequence[Scores]) -> Scores:
+    def together(cls, parts: Sequence["Scores"]) -> "Scores":
         """Several of one encoder, in their order."""
         return cls(
             tuple(chain.from_iterable(part.records for part in parts)),
@@ -100,7 +98,7 @@ class Score:
         self,
         name: TaskName,
         sha256: str,
-        use: EncoderUse,
+        use: "EncoderUse",
         roles: Mapping[str, str] | None = None,
         **more: Any,
     ) -> Record:
@@ -145,7 +143,7 @@ class EncoderUse:
         seed: int | None = None,
         show_progress: bool = False,
         **loading: Any,
-    ) -> EncoderUse:
+    ) -> "EncoderUse":
         """The use of an encoder, or of the one of a name, in a precision as it resolves it."""
         loaded: Any = model.encoder_of(encoder, **loading)
         precision = getattr(loaded, "resolve_precision", str)(precision)
@@ -154,7 +152,7 @@ class EncoderUse:
     @classmethod
     def by(
         cls, options: Measuring, encoder: DescribedEncoder | str | Path, *how: Any
-    ) -> EncoderUse:
+    ) -> "EncoderUse":
         """The use of an encoder as the options of a command say; ``how`` follows `precision`."""
         return cls.of(encoder, options.precision_name, *how, **shared(options, Loading))
 

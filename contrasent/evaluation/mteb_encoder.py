@@ -1,7 +1,5 @@
 """MTEB: an encoder as it asks for one, its tasks, and their scores as records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -59,11 +57,11 @@ class MtebEncoder:
         use = EncoderUse(self.encoder, self.precision, show_progress=show_progress_bar)
         return use.embed(texts, of=task_metadata.name, zeros=True, role=role)
 
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> "Tensor":
         """``(N, M)``, of every row of one ``(N, D)`` with every row of the other ``(M, D)``."""
         return self.encoder.similarity(embeddings1, embeddings2)
 
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> "Tensor":
         """``(N,)``, of each row of one ``(N, D)`` with its row of the other."""
         return self.encoder.similarity_pairwise(embeddings1, embeddings2)
 
@@ -76,7 +74,7 @@ def import_mteb() -> Any:
     return mteb
 
 
-def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
+def _model_meta(encoder: LoadedEncoder, precision: str) -> "ModelMeta":
     import_mteb()
     from mteb.models.model_meta import ModelMeta, ScoringFunction
 
@@ -104,7 +102,7 @@ def _model_meta(encoder: LoadedEncoder, precision: str) -> ModelMeta:
     return ModelMeta.create_empty(known)
 
 
-def mteb_tasks(names: Sequence[str], benchmark: str | None = None) -> list[AbsTask]:
+def mteb_tasks(names: Sequence[str], benchmark: str | None = None) -> "list[AbsTask]":
     """MTEB's tasks by their names, such as ``STSBenchmark``, and those of a benchmark, unread."""
     mteb = import_mteb()
     if not names and benchmark is None:
@@ -123,7 +121,7 @@ def _known(get: Callable[[str], Any], name: str) -> Any:
 
 def run_mteb(
     encoder: MtebEncoder,
-    tasks: Sequence[AbsTask],
+    tasks: "Sequence[AbsTask]",
     *,
     output: str | Path | None = None,
     show_progress: bool = False,
@@ -158,7 +156,7 @@ def run_mteb(
     return Scores(tuple(records), tuple(problems))
 
 
-def _records(task: AbsTask, result: Any, encoder: MtebEncoder) -> list[Record]:
+def _records(task: "AbsTask", result: Any, encoder: MtebEncoder) -> list[Record]:
     use, about = EncoderUse(encoder.encoder, encoder.precision), task.metadata
     dataset: Any = task.dataset
     scores: list[tuple[str, Score]] = []

@@ -4,8 +4,6 @@ Shapes: N pairs, of all subsets of a task; K estimates. Of SentEval's regressor:
 F = 2 * D features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,6 +25,10 @@ from contrasent.records import Interval, Record
 
 Rows = Callable[[Sequence[str]], Embeddings]
 """Embeddings ``(N, D)`` of sentences."""
+
+Floats = NDArray[np.float32]
+Regressor = Callable[[Floats], Vector]
+"""Expected scores ``(N,)``, from 1 to 5, of features ``(N, F)``."""
 
 
 def names(text: str, options: Options) -> list[TaskName] | None:
@@ -221,16 +223,10 @@ def _with_covariances(tasks: Sequence[Task], scores: Scores) -> Scores:
 RELATEDNESS = Preset("relatedness", 1, "adam", 64, tenacity=3, epoch_size=50, max_epochs=1000)
 """SentEval's regressor: the fourth look that brings nothing better is the last."""
 
-Floats = NDArray[np.float32]
-
 
 def pair_features(first: Floats, second: Floats) -> Floats:
     """``(N, F)`` of embeddings ``(N, D)``: differences without sign, then products."""
     return np.concatenate([np.abs(first - second), first * second], axis=1)
-
-
-Regressor = Callable[[Floats], Vector]
-"""Expected scores ``(N,)``, from 1 to 5, of features ``(N, F)``."""
 
 
 def fit(train: tuple[Floats, Vector], dev: tuple[Floats, Vector], seed: int = SEED) -> Regressor:

@@ -3,8 +3,6 @@
 Shapes: P pairs, N distinct sentences, D embedding width.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -79,7 +77,7 @@ class Task:
     sha256: str
     note: str = ""  # how the file was understood, where that had to be guessed; else empty
     # train and dev split, which its regressor is fitted to; None for cosines
-    fitted: tuple[Task, Task] | None = None
+    fitted: "tuple[Task, Task] | None" = None
 
     @property
     def gold(self) -> Vector:
@@ -218,7 +216,7 @@ class Calibration:
 
 def read_judged(
     asked: str, data_dir: str | Path | None = None, columns: Sequence[str] | None = None
-) -> RatedPairs:
+) -> "RatedPairs":
     """Read pairs of which some are similar: by a rating as RatedPairs has it, or labels 0, 1."""
     labelled = ">" not in asked
     pairs = RatedPairs.read(f"{asked}>0" if labelled else asked, data_dir, columns)
@@ -233,7 +231,7 @@ def read_judged(
 
 
 def calibrate(
-    use: EncoderUse, pairs: RatedPairs, least_precision: float | None = None
+    use: EncoderUse, pairs: "RatedPairs", least_precision: float | None = None
 ) -> Calibration:
     """Propose a threshold for an encoder's similarities, and say what it reaches."""
     embeddings = use.embed(pairs.sentences, of=pairs.label, role="document")
@@ -333,7 +331,7 @@ class RatedPairs:
     @classmethod
     def read(
         cls, asked: str, data_dir: str | Path | None = None, columns: Sequence[str] | None = None
-    ) -> RatedPairs:
+    ) -> "RatedPairs":
         """Read the pairs of a task or file, ``>`` or ``>=``, and a rating, such as ``stsb-dev>4``.
 
         A task without a split is all its splits together. DataError if no pair is rated so.

@@ -1,7 +1,5 @@
 """Contents of a report: saved results, labels, rows, and what makes them hard to compare."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ scale. Tables share jobs that way, and a command that was killed goes on with wh
 counts when its ``job.json`` is in place, a measure when its result is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
@@ -47,12 +45,12 @@ class Job:
     label: str  # of the row that asked for it first
     system: System  # how it is made
     identity: Mapping[str, Any]  # what the hash is of
-    above: Job | None  # the job that it is made from
+    above: "Job | None"  # the job that it is made from
     source: str = ""  # the start, or the text; empty where it is made from ``above``
     recipe: Recipe | None = None  # for train, with the files of this machine
     text: str = ""  # what a map is fitted on: a file, or a task
     # encoders that it is trained to follow, by settings
-    teachers: Mapping[str, Job] = field(default_factory=dict)
+    teachers: "Mapping[str, Job]" = field(default_factory=dict)
 
     @property
     def seed(self) -> int | None:
@@ -67,11 +65,11 @@ class Job:
         return any(it.kind == "train" or it.system.make == "flow" for it in self.chain())
 
     @property
-    def run(self) -> Job:
+    def run(self) -> "Job":
         """The training run that it is the encoder of, with a head or a map; else itself."""
         return next((it for it in reversed([*self.chain()]) if it.kind == "train"), self)
 
-    def chain(self) -> Iterator[Job]:
+    def chain(self) -> "Iterator[Job]":
         """The jobs that it is made from, and itself, first things first."""
         for job in (self.above, *self.teachers.values()):
             if job is not None:

@@ -1,11 +1,9 @@
 """The outcome of a reproduction: tables made from jobs; their Markdown, CSV and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from contrasent.data import senteval
 from contrasent.errors import ConfigError, pick
@@ -42,12 +40,12 @@ class PaperRequest:
     device: str | None = None  # what computes; None takes the accelerator if there is one
 
     @classmethod
-    def read(cls, output: Path) -> PaperRequest:
+    def read(cls, output: Path) -> Self:
         """Records of a folder; none of a new one."""
         path = output / _REQUEST
         return validate(cls, read_json(path) if path.is_file() else {}, str(path))
 
-    def followed_by(self, scale: str | None, request: PaperRequest) -> PaperRequest:
+    def followed_by(self, scale: str | None, request: Self) -> Self:
         """A request, in which what is not given is as before; of another scale nothing is."""
         if scale is not None and scale != self.scale:
             return replace(request, scale=scale)
@@ -59,7 +57,7 @@ class PaperRequest:
             device=request.device or self.device,
         )
 
-    def extended(self, request: PaperRequest, tables: Iterable[PaperTable]) -> PaperRequest:
+    def extended(self, request: "PaperRequest", tables: Iterable[PaperTable]) -> "PaperRequest":
         """With a further request; ConfigError if it is of another scale."""
         if self.tables and request.scale != self.scale:
             raise ConfigError(

@@ -3,8 +3,6 @@
 Shapes: N texts, D width.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """The index folder: vectors, texts, ids, and the fingerprint of the encoder that made them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -68,7 +66,7 @@ class Index:
         metadata: Metadata = None,
         show_progress: bool = False,
         **options: Any,
-    ) -> Index:
+    ) -> "Index":
         """Embed texts and write an index, as a whole or not at all.
 
         Args:
@@ -122,7 +120,7 @@ class Index:
         return cls.open(folder)
 
     @classmethod
-    def open(cls, folder: str | Path) -> Index:
+    def open(cls, folder: str | Path) -> "Index":
         """Open an index; CheckpointError if there is none at ``folder``, or it is damaged."""
         folder = Path(folder)
         recover_folder(folder.resolve())

@@ -1,7 +1,5 @@
 """A training run, from a recipe to encoders on disk."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -20,6 +18,8 @@ from accelerate import Accelerator
 from contrasent.data.examples import Rows, keep_data
 from contrasent.distributed import ProcessGroup, launched
 from contrasent.errors import ContrasentError, is_out_of_memory, logger
+from contrasent.evaluation.compare import Gain
+from contrasent.evaluation.suite import Suite
 from contrasent.files import read_json, remove_folder, write_json, write_text
 from contrasent.model.backbones.base import FULL_FP32, give_back_freed_memory
 from contrasent.model.encoder import SentenceEncoder
@@ -31,8 +31,6 @@ from contrasent.training import loop, run_folder
 from contrasent.training.setup import RunParts, accelerator_on, prepare
 
 if TYPE_CHECKING:
-    from contrasent.evaluation.compare import Gain
-    from contrasent.evaluation.suite import Suite
     from contrasent.training.callbacks import DevScore
 
 _STEPS_BETWEEN_TRIMS = 25
@@ -121,7 +119,7 @@ def train(  # noqa: PLR0913 - what a caller may choose, by name
     device: str | torch.device | None = None,
     show_progress: bool = False,
     on_step: OnStep | None = None,
-    on_evaluation: Callable[[DevScore], object] | None = None,
+    on_evaluation: Callable[["DevScore"], object] | None = None,
 ) -> Result | None:
     """Train, evaluate and save what ``recipe`` says, as ``contrasent.train`` does, with its errors.
 
@@ -179,7 +177,7 @@ class Callback:
 
     name = "evaluating"  # shown meanwhile
 
-    def __init__(self, run: Session, every: int) -> None:
+    def __init__(self, run: "Session", every: int) -> None:
         self.run, self.every = run, every
 
     def is_due(self, step: int) -> bool:
@@ -242,7 +240,7 @@ class Session:
         parts: RunParts,
         accelerator: Accelerator,
         group: ProcessGroup,
-        on_evaluation: Callable[[DevScore], object] | None,
+        on_evaluation: Callable[["DevScore"], object] | None,
     ) -> None:
         self.recipe, self.folder, self.parts = recipe, folder, parts
         self.accelerator, self.group = accelerator, group
@@ -346,7 +344,7 @@ class Session:
         self,
         target: Path,
         encoders: tuple[SentenceEncoder, SentenceEncoder | None],
-        score: DevScore | None = None,
+        score: "DevScore | None" = None,
     ) -> None:
         """Write the encoder that is kept, with its dev score, and the one beside it."""
         if not self.group.split.leads:
