@@ -8,6 +8,8 @@ import numpy as np
 
 from contrasent.data.readers import lines
 from contrasent.errors import ConfigError, pick, warn
+from contrasent.model.checkpoint import is_sentence_encoder
+from contrasent.model.encoder import SentenceEncoder
 from contrasent.search.nearest import nearest
 
 Text = str | Sequence[str]
@@ -21,9 +23,6 @@ class SimCseTool:
     def __init__(
         self, model_name_or_path: str, device: Named = None, *, pooler: Named = None, **_: int
     ) -> None:
-        from contrasent.model.checkpoint import is_sentence_encoder
-        from contrasent.model.encoder import SentenceEncoder
-
         name = model_name_or_path
         if pooler is None and not is_sentence_encoder(name):
             pooler = "cls_before_pooler" if "unsup" in str(name) else "cls"

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 logger = logging.getLogger("contrasent")  # of what is told on the way
 
@@ -62,8 +63,6 @@ def install_command(extra: str) -> str:
 
 def require_extra(what: str, extra: str, *modules: str) -> None:
     """MissingExtraError if a module of an extra, which ``what`` needs, is not installed."""
-    from importlib.util import find_spec
-
     absent = (name for name in modules if sys.modules.get(name) is None)
     if missing := [name for name in absent if find_spec(name) is None]:
         raise MissingExtraError(f"{what} needs {', '.join(missing)}: {install_command(extra)}")

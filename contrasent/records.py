@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from pydantic import TypeAdapter
+
 from contrasent import __version__
 from contrasent.errors import DataError
 
@@ -144,8 +146,6 @@ def json_lines(records: Iterable[Record]) -> str:
 
 def read_records(path: str | Path) -> list[Record]:
     """Read what `json_lines` wrote; a DataError names file and line of anything else."""
-    from pydantic import TypeAdapter
-
     return read_lines(path, TypeAdapter(Record).validate_python, "not a record")
 
 

@@ -20,8 +20,9 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import chain
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -33,10 +34,8 @@ from contrasent.errors import ContrasentError, first_line, is_disk_full, is_out_
 from contrasent.files import listed, require_place, write_text
 from contrasent.options import Loading, Measuring, Replacing
 from contrasent.progress import printable
+from contrasent.records import Record
 from contrasent.settings import Spelling, checked, explanations, settings, shared, spelling_of
-
-if TYPE_CHECKING:
-    from contrasent.records import Record
 
 T = TypeVar("T")
 
@@ -132,8 +131,6 @@ def print_tables(*tables: report.Table) -> None:
 
 def print_json(value: object, indent: int | None = None) -> None:
     """Print JSON in full precision."""
-    from json import dumps
-
     text = dumps(value, ensure_ascii=False, indent=indent)
     typer.echo(text if text == printable(text) else dumps(value, indent=indent))
 

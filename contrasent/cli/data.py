@@ -10,6 +10,8 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from contrasent import data, evaluation, model, options, search
 from contrasent.cli.app import AsJson, print_facts, print_json, raise_failures, say, tell
+from contrasent.cli.evaluate import announce
+from contrasent.data import senteval
 from contrasent.errors import ConfigError, DataError
 from contrasent.files import sha256_of
 from contrasent.progress import progress_bar
@@ -105,8 +107,6 @@ class FetchCommand:
     """Mirror to take the archive or file from: http://, https:// or a local path; else SimCSE's."""
 
     def __call__(self) -> None:
-        from contrasent.data import senteval
-
         folder = senteval.named_folder(self.data_dir)
         with progress_bar("downloading", in_bytes=True) as advance:
             if self.what != "senteval":
@@ -144,8 +144,6 @@ class LeaksCommand(options.DataFolder, AsJson):
     splits: Annotated[options.Listed, Spelling(of=options.EvaluationOptions)] = ("test",)
 
     def __call__(self) -> None:
-        from contrasent.cli.evaluate import announce
-
         training = data.open_examples(self.train, self.columns)
         suite = evaluation.load_suite(self.tasks, evaluation.Options(self.data_dir, self.splits))
         announce(suite)

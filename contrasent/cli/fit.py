@@ -10,7 +10,7 @@ from contrasent import options
 from contrasent.cli.app import AsJson, print_facts, say, tell
 from contrasent.errors import ConfigError
 from contrasent.files import read_json, refuse_existing
-from contrasent.serve import McpOptions, ServeOptions
+from contrasent.serve import McpOptions, ServeOptions, run_mcp, run_server
 from contrasent.settings import (
     ARGUMENT,
     FlowSettings,
@@ -155,8 +155,6 @@ class ServeCommand(ServeOptions):
     """
 
     def __call__(self) -> None:
-        from contrasent.serve import run_server
-
         run_server(self)
 
 
@@ -170,6 +168,4 @@ class McpCommand(McpOptions):
     """
 
     def __call__(self) -> None:
-        from contrasent.serve import run_mcp
-
         run_mcp(self)

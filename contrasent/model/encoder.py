@@ -24,6 +24,7 @@ from contrasent.model import checkpoint
 from contrasent.model.backbones import base
 from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.heads import POOLERS, MlpHead
+from contrasent.model.int8 import Int8Bert
 from contrasent.model.protocol import Encoded, Encoder, EncoderParts, EncodingOptions
 from contrasent.progress import sentence_progress
 
@@ -85,8 +86,6 @@ class SentenceEncoder(nn.Module, Encoder):
             name if isinstance(name, EncoderParts) else checkpoint.read(name, pooler, head, route)
         )
         if engine == "int8":
-            from contrasent.model.int8 import Int8Bert
-
             parts = replace(parts, backbone=Int8Bert.from_backbone(parts.backbone))
         self.backbone = parts.backbone
         self.tokenizer = parts.tokenizer

@@ -6,6 +6,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from contrasent import __version__
 from contrasent.evaluation.geometry import Geometry, Trajectory
 from contrasent.files import template, write_text
@@ -22,8 +24,6 @@ _NAMED = 4
 
 def page(contents: Contents) -> str:
     """The report as HTML; the same contents give the same text."""
-    from markupsafe import Markup
-
     by_identity = rows_of(contents)
     rows = list(by_identity.values())
     labels = [row.label for row in rows]

@@ -11,7 +11,8 @@ from functools import cache
 from itertools import groupby, islice
 from pathlib import Path
 
-from contrasent.data import TEXT_KINDS, VIEWS, lines, senteval, source_kind
+from contrasent import data
+from contrasent.data import build, lines, senteval
 from contrasent.errors import ConfigError, ContrasentError, DataError
 from contrasent.evaluation import Options, Suite, load_suite, preset_named
 from contrasent.files import sha256_of, write_text
@@ -101,7 +102,7 @@ class Materials:
 
 def _origin_of_view(name: str) -> str:
     try:
-        return " ".join(VIEWS[name].origin().values())
+        return " ".join(data.VIEWS[name].origin().values())
     except ContrasentError as error:
         raise ConfigError(str(error).removeprefix(f"view {name} ")) from error
 
@@ -140,9 +141,7 @@ def data_sha256(data_dir: str | None, folders: tuple[str, ...] = STS_FOLDERS) ->
 
 
 def _derived(name: str, labelled: Path, folder: Path) -> Path:
-    from contrasent.data import build, open_rows_of
-
-    sources = [open_rows_of(str(labelled), "nli")]
+    sources = [data.open_rows_of(str(labelled), "nli")]
     plain = name == "nli-sentences"
     path = folder / f"{name}-{path_sha256(str(labelled))[:8]}.{'txt' if plain else 'csv'}"
     if path.is_file():
@@ -156,9 +155,7 @@ def _derived(name: str, labelled: Path, folder: Path) -> Path:
 
 
 def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
-    from contrasent.data import ColumnMap, build, open_source
-
-    kind = source_kind(str(source), TEXT_KINDS)
+    kind = data.source_kind(str(source), data.TEXT_KINDS)
     path = folder / f"{name}-{path_sha256(str(source))[:8]}{'.txt' if kind == '.txt' else '.csv'}"
     if path.is_file():
         return path
@@ -167,8 +164,8 @@ def _beginning(source: Path, name: str, limit: int, folder: Path) -> Path:
         texts = _first_documents(source, limit) if name == "documents" else texts
         write_text(path, "".join(f"{line}\n" for line in texts))
         return path
-    table = open_source(str(source), kind)
-    rows = [cells for _, cells in table.choose(ColumnMap.every).rows()]
+    table = data.open_source(str(source), kind)
+    rows = [cells for _, cells in table.choose(data.ColumnMap.every).rows()]
     kept = sorted(sorted(range(len(rows)), key=lambda k: content_hash(rows[k]))[:limit])
     header, *rest = [table.first] * any(table.first) + [rows[k] for k in kept]
     build.write_rows(path, header, rest)

@@ -1,7 +1,5 @@
 """Setup of a run: from a recipe to its parts, everything checked before anything is written."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -12,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration
 
 from contrasent.data.examples import Examples, open_examples, open_training
 from contrasent.data.loader import Loader, Mixture
@@ -19,6 +19,8 @@ from contrasent.data.views import Views, open_spans, open_views
 from contrasent.data.word_vectors import WordTokenizer, open_words, sentence_marks
 from contrasent.distributed import WHOLE, Split, launched, timeout
 from contrasent.errors import ConfigError, ContrasentError, DataError, first_line, logger
+from contrasent.evaluation.sts_data import RatedPairs
+from contrasent.evaluation.suite import Suite
 from contrasent.files import sha256_of
 from contrasent.model import checkpoint
 from contrasent.model.backbones.base import training_device
@@ -26,6 +28,7 @@ from contrasent.model.backbones.word_lstm import WordLstm
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.heads import Convolutions, MlpHead
 from contrasent.model.hub import are_words
+from contrasent.model.loading import WordEncoder
 from contrasent.model.masked_lm import MlmView
 from contrasent.model.protocol import ROLES, EncoderParts
 from contrasent.model.weights import add_lora
@@ -37,11 +40,6 @@ from contrasent.training.compatibility import Combination, refuse
 from contrasent.training.loop import Training, optimizer_of, trainable_parameters
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-
-    from contrasent.evaluation.sts_data import RatedPairs
-    from contrasent.evaluation.suite import Suite
-    from contrasent.model.loading import WordEncoder
     from contrasent.training.scoring import DevTask
 
 
@@ -50,7 +48,7 @@ class RunParts(Training):
     """The parts of a run."""
 
     loader: Mixture
-    dev: DevTask | None  # the task that selects ``best``
+    dev: "DevTask | None"  # the task that selects ``best``
     final: Suite | None  # the tasks scored before and after
     followed: RatedPairs | None  # pairs whose geometry is measured during training
     data: dict[str, Any]  # what is kept of the data in ``contrasent.json``
@@ -90,8 +88,6 @@ def prepare(
         plain = {name: it for name, it in whole.items() if recipes[name].data.labels == "none"}
         dev, final, rests = tasks_of(recipe, plain, holds_out)
     if evaluation.geometry_every is not None:
-        from contrasent.evaluation.sts_data import RatedPairs
-
         followed = RatedPairs.read(evaluation.geometry_pairs, evaluation.data_dir)
 
     encoder = _trained_encoder(recipe, device)
@@ -215,7 +211,7 @@ def _views(
 
 
 def _record(
-    records: Mapping[str, dict[str, Any]], recipes: Iterable[Recipe], dev: DevTask | None
+    records: Mapping[str, dict[str, Any]], recipes: Iterable[Recipe], dev: "DevTask | None"
 ) -> dict[str, Any]:
     """What is kept of the data, of an only source or of all and of each; the hashes of all read."""
     every = list(records.values())
@@ -320,8 +316,6 @@ def start_as_it_comes(settings: EncoderSettings) -> SentenceEncoder | WordEncode
     A masked language model gets the pooler of the run; of word vectors it is their mean.
     """
     if are_words(settings.name):
-        from contrasent.model.loading import WordEncoder
-
         return WordEncoder(open_words(Path(settings.name).expanduser()), settings.name)
     changes: dict[str, Any] = {"dropout": None, "bidirectional": False}
     if checkpoint.is_sentence_encoder(settings.name):
@@ -335,9 +329,6 @@ def accelerator_on(
     device: str | torch.device | None, names: Sequence[str], folder: Path
 ) -> Accelerator:
     """The accelerator of a run on ``device``, with trackers that write to ``folder``."""
-    from accelerate import Accelerator
-    from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration
-
     here, patience = launched(), timeout()
     try:
         return Accelerator(
