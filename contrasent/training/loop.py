@@ -5,7 +5,6 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +173,7 @@ class MetricsReader:
             loss, norm, *rest = values.tolist()
             of_terms = dict(zip(terms, rest, strict=False))
             measured = zip(measures, rest[len(terms) :], strict=True)
-            defined = {name: value for name, value in measured if not isnan(value)}
+            defined = {name: value for name, value in measured if not math.isnan(value)}
             return StepMetrics(number, loss, of_terms, rate, norm, defined, *counts)
 
         self._pending.append((arrived, read))
@@ -184,7 +183,7 @@ class MetricsReader:
         left = 0 if everything or not self._pending or self._pending[-1][0] is None else 1
         steps = [self._pending.popleft()[1]() for _ in range(len(self._pending) - left)]
         for step in steps:
-            if not (isfinite(step.loss) and isfinite(step.gradient_norm)):
+            if not (math.isfinite(step.loss) and math.isfinite(step.gradient_norm)):
                 raise ContrasentError(
                     f"step {step.number}: the loss is {step.loss} and the gradient norm "
                     f"{step.gradient_norm}; {_NOT_KEPT}"
@@ -357,11 +356,8 @@ def load_state(folder: Path, training: Training) -> Progress | None:
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    stored: dict[str, Tensor] = {}
-    places = set()
-    for name, tensor in tensors.items():
-        whole = tensor.detach().cpu().contiguous()
-        # A weight that two parts of a module share is written for each of them.
-        stored[name] = whole.clone() if whole.data_ptr() in places else whole
-        places.add(whole.data_ptr())
-    save_file(stored, path)
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # A weight that two parts of a module share is written for each of them.
+    owners = {tensor.data_ptr(): name for name, tensor in stored.items()}
+    own = {name: owners[tensor.data_ptr()] == name for name, tensor in stored.items()}
+    save_file({name: it if own[name] else it.clone() for name, it in stored.items()}, path)
