@@ -5,10 +5,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
+from math import sqrt
 from typing import Any
+
+from rich.console import Console
 
 from contrasent.evaluation import task_names
 from contrasent.evaluation.embed import Scores
+from contrasent.evaluation.intervals import normal_interval
 from contrasent.evaluation.mteb_encoder import PROTOCOL as MTEB
 from contrasent.evaluation.protocols import PROTOCOLS, Protocol
 from contrasent.evaluation.suite import Suite
@@ -17,16 +21,7 @@ from contrasent.evaluation.transfer import SPLITS as TRANSFER_SPLITS
 from contrasent.metrics import METRICS
 from contrasent.records import Record
 from contrasent.report.contents import described
-from contrasent.report.table import (
-    ABSENT,
-    AVERAGE,
-    Cell,
-    Table,
-    averaged_interval,
-    interval_notes,
-    print_table,
-    score,
-)
+from contrasent.report.table import ABSENT, AVERAGE, DYADIC, Cell, Table, print_table, score
 
 Rows = Mapping[str, Sequence[Record]]
 """Records of an encoder by the label of its row."""
@@ -46,6 +41,23 @@ _OPTIMISTIC = "Dev accuracies chose the L2 penalty, and they stop the training: 
 _GAPS = f"{ABSENT} was not measured; an average needs all of its tasks."
 
 
+def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str]:
+    """An explanation of the brackets; nothing if there are none.
+
+    ``drawn`` is what is drawn again, ``more`` what else there is to know of the intervals.
+    """
+    interval = next((record.interval for record in records if record.interval), None)
+    if interval is None:
+        return []
+    how = (
+        f"bootstrap interval: percentiles over {interval.resamples} resamples of {drawn} (seed "
+        f"{interval.seed}){more}"
+        if interval.resamples
+        else f"interval: {DYADIC}"
+    )
+    return [f"In brackets the {100 * interval.confidence:g} % {how}."]
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of scores: one, or the mean over several where all of them were measured."""
@@ -54,15 +66,24 @@ class Column:
     of: tuple[Quantity, ...]
 
     def cell(self, line: Mapping[Quantity, Record]) -> Cell:
-        """The score of one encoder, given its records."""
+        """The score of one encoder, given its records.
+
+        A mean has the normal interval, with the covariances of the tasks' errors, if every task has
+        one. Tasks whose covariances are not known are taken as independent.
+        """
         records = [line[quantity] for quantity in self.of if quantity in line]
         if not records or len(records) < len(self.of):
             return score(None)
         if len(records) == 1:
             return score(records[0].value, records[0].interval)
         mean = sum(record.value for record in records) / len(records)
+        parts = [record.interval for record in records if record.interval]
+        if len(parts) < len(records):
+            return score(mean)
         labels = [TaskName(record.task, record.split).label for record in records]
-        return score(mean, averaged_interval(mean, [it.interval for it in records], labels))
+        shared = sum(sum((part.covariances or {}).get(of, 0) for of in labels) for part in parts)
+        error = sqrt(sum(part.error**2 for part in parts) + max(shared, 0)) / len(parts)
+        return score(mean, normal_interval(mean, error, parts[0].confidence))
 
 
 def quantity(record: Record) -> Quantity:
@@ -376,8 +397,6 @@ class Records(list[Record]):
 
     def table(self) -> str:
         """The tables that ``contrasent evaluate`` prints, with the protocol beneath."""
-        from rich.console import Console
-
         text = io.StringIO()
         rows = {task_names.short_name(self[0].encoder): self} if self else {}
         for table in suite_tables(self.suite, rows):

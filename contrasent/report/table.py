@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -10,9 +9,8 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from contrasent.evaluation.intervals import normal_interval
 from contrasent.progress import printable
-from contrasent.records import Interval, Record
+from contrasent.records import Interval
 
 ABSENT = "-"
 AVERAGE = "Avg."
@@ -107,42 +105,10 @@ def text_table(
     return Table(tuple(headings), cells, title=title, name=name, texts=columns)
 
 
-def averaged_interval(
-    average: float, parts: Sequence[Interval | None], labels: Sequence[str]
-) -> Interval | None:
-    """The normal interval of a mean over tasks, with the covariances of their errors.
-
-    Tasks whose covariances are not known are taken as independent. None if a task has no interval.
-    """
-    known = [part for part in parts if part is not None]
-    if not known or len(known) < len(parts):
-        return None
-    shared = sum(sum((part.covariances or {}).get(of, 0) for of in labels) for part in known)
-    error = sqrt(sum(part.error**2 for part in known) + max(shared, 0)) / len(known)
-    return normal_interval(average, error, known[0].confidence)
-
-
 DYADIC = (
     "normal, from standard errors that count pairs sharing a sentence as dependent, within a task "
     "and across those of an average (dyadic-robust)"
 )
-
-
-def interval_notes(records: Iterable[Record], drawn: str, more: str) -> list[str]:
-    """An explanation of the brackets; nothing if there are none.
-
-    ``drawn`` is what is drawn again, ``more`` what else there is to know of the intervals.
-    """
-    interval = next((record.interval for record in records if record.interval), None)
-    if interval is None:
-        return []
-    how = (
-        f"bootstrap interval: percentiles over {interval.resamples} resamples of {drawn} (seed "
-        f"{interval.seed}){more}"
-        if interval.resamples
-        else f"interval: {DYADIC}"
-    )
-    return [f"In brackets the {100 * interval.confidence:g} % {how}."]
 
 
 def rich_table(content: Table, *, upright: bool = False) -> RichTable:
