@@ -11,12 +11,9 @@ from functools import cache
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from contrasent.errors import CheckpointError, ConfigError, logger
-
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
 
 T = TypeVar("T")
 
@@ -336,10 +333,3 @@ def cached(
             f"cannot keep {what} in {root}: {error}; name a folder with room in the environment "
             "variable CONTRASENT_CACHE"
         ) from error
-
-
-def map_array(path: Path, dtype: "DTypeLike", count: int) -> "NDArray[Any]":
-    """The ``count`` numbers of a file, mapped from disk; ValueError if it holds fewer."""
-    import numpy as np
-
-    return np.asarray(np.memmap(path, dtype, "r", shape=(count,)))

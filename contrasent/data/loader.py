@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.random import Generator
+from numpy.typing import DTypeLike
 
 from contrasent.data.batch import Batch, Need, Packed, end_to_end
 from contrasent.data.columns import view_names
 from contrasent.data.examples import Examples, portions
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import ConfigError, DataError
-from contrasent.files import cached, map_array, read_json, write_json
+from contrasent.files import cached, read_json, write_json
 
 _FORMAT = 2
 _TOKENS, _OFFSETS, _MANIFEST = "tokens.bin", "offsets.bin", "manifest.json"
@@ -46,6 +47,11 @@ class TokenManifest:
     # a number were left out
     columns: dict[str, str]
     unlabelled: int
+
+
+def map_array(path: Path, dtype: DTypeLike, count: int) -> np.ndarray:
+    """The ``count`` numbers of a file, mapped from disk; ValueError if it holds fewer."""
+    return np.asarray(np.memmap(path, dtype, "r", shape=(count,)))
 
 
 class TokenStore:

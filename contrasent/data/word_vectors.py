@@ -17,11 +17,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from contrasent.data.loader import map_array
 from contrasent.data.readers import lines
 from contrasent.data.rows import as_number
 from contrasent.data.tokenizer import Ids, SpecialIds, Template, Tokenizer, require_text
 from contrasent.errors import CheckpointError, ConfigError
-from contrasent.files import cached, map_array, readable, sha256_of, write_json
+from contrasent.files import cached, readable, sha256_of, write_json
 
 MANIFEST = "words.json"
 FORMAT = "contrasent-words-1"
