@@ -200,13 +200,10 @@ class FilledTable:
             for heading, cell in row.cells.items():
                 numbers = (cell.mean, cell.deviation, cell.difference)
                 mean, spread, difference = ("" if it is None else repr(it) for it in numbers)
-                lines.append(
-                    (
-                        *(self.table.name, self.scale, row.label, heading),
-                        *(cell.published or "", cell.study or "", mean or cell.text, spread),
-                        *(difference, " ".join(map(repr, cell.ours)), cell.reason, cell.precision),
-                    )
-                )
+                place = self.table.name, self.scale, row.label, heading
+                printed = cell.published or "", cell.study or ""
+                ours = mean or cell.text, spread, difference, " ".join(map(repr, cell.ours))
+                lines.append((*place, *printed, *ours, cell.reason, cell.precision))
         build.write_rows(path, (*head, "difference", "seeds", "reason", "trained in"), lines)
 
 
@@ -416,11 +413,5 @@ def _read(path: Path, data_dir: str | None) -> FilledTable | None:
     headings = {heading for row in rows for heading in row.cells}
     paper_table = load_tables()[content["table"]]
     columns = tuple(it for it in paper_table.columns if it.heading in headings)
-    return FilledTable(
-        replace(paper_table, columns=columns),
-        content["scale"],
-        tuple(content["seeds"]),
-        rows,
-        lambda result: examples.get(result, {}),
-        data_dir,
-    )
+    kept = replace(paper_table, columns=columns), content["scale"], tuple(content["seeds"]), rows
+    return FilledTable(*kept, lambda result: examples.get(result, {}), data_dir)
