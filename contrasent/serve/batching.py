@@ -81,16 +81,12 @@ class Batcher:
     """
 
     def __init__(
-        self,
-        encoder: LoadedEncoder,
-        options: "ServeOptions",
-        precision: str,  # of the matrix products, resolved
-        metrics: "Metrics",
+        self, encoder: LoadedEncoder, options: "ServeOptions", precision: str, metrics: "Metrics"
     ) -> None:
         import torch
 
-        self.encoder, self.options = encoder, options
-        self.precision, self.metrics = precision, metrics
+        self.encoder, self.options, self.metrics = encoder, options, metrics
+        self.precision = precision  # of the matrix products, resolved
         self.cache = LRUCache[Text, Embedded](options.cache_mb * 1_000_000, lambda it: it.size)
         self._open = ExitStack()
         self._works: dict[Text, _Queued] = {}
