@@ -337,11 +337,8 @@ def cross_validate(
         inner = [fold for some, _ in outer for fold in judged_folds(some, labels, count, SEED)]
         searched = problems.fit(inner, [PENALTIES] * len(inner), preset)
         chosen = [_best(it) for it in searched.accuracy.numpy().reshape(count, count, -1)]
-        fitted = problems.fit(
-            [with_held_out(train, preset.seed) for train, _ in outer],
-            [[PENALTIES[best]] for best in chosen],
-            preset,
-        )
+        last = [with_held_out(train, preset.seed) for train, _ in outer]
+        fitted = problems.fit(last, [[PENALTIES[best]] for best in chosen], preset)
         predicted, fold_of, right = np.empty_like(labels), np.empty_like(labels), []
         for fold, (weights, (_, judged)) in enumerate(zip(fitted.weights, outer, strict=True)):
             predicted[judged], fold_of[judged] = problems.predict(weights[0], judged), fold

@@ -185,13 +185,9 @@ def sample_texts(
         most_words -= sum(n_words(example[-1]) for example in known)
         documents.append(tuple(places.setdefault(it[-1], len(places)) for it in known))
         pairs += [(it[0], places[it[-1]]) for it in known]
-    return TextSample(
-        examples.source,
-        examples.sha256,
-        tuple(places),
-        () if lengths is None else tuple(documents),
-        tuple(pairs) if examples.views > 1 else (),
-    )
+    sections = () if lengths is None else tuple(documents)
+    positives = tuple(pairs) if examples.views > 1 else ()
+    return TextSample(examples.source, examples.sha256, tuple(places), sections, positives)
 
 
 class Ask(NamedTuple):

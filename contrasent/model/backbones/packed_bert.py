@@ -402,13 +402,9 @@ class PackedBert(Backbone):
     def _blocks(self, batch: Batch, dtype: torch.dtype, *, causal: bool = False) -> Blocks:
         device = batch.token_ids.device
         available = kernels.packed_attention_available(device, dtype, self.width // self.heads)
-        blocks = Blocks.of(
-            batch,
-            self.heads,
-            rounded=dtype == torch.bfloat16 and device.type == "cpu",
-            packed=available and not self.spec.distances,
-            causal=causal,
-        )
+        packed = available and not self.spec.distances
+        rounded = dtype == torch.bfloat16 and device.type == "cpu"
+        blocks = Blocks.of(batch, self.heads, rounded=rounded, packed=packed, causal=causal)
         if not self.spec.distances:
             return blocks
         encoder: Any = self.model.encoder
