@@ -78,7 +78,8 @@ def text_files() -> Iterator[tuple[str, list[str]]]:
     rows = list(zip(text, text[30:], text[60:], strict=False))
     yield "pairs.csv", table([("sent0", "sent1"), *(row[:2] for row in rows)])
     yield "triplets+anli.csv", table([("sent0", "sent1", "hard_neg"), *rows])
-    labelled = [(row[0], it, of) for row in rows for it, of in zip(row, LABELS, strict=True)]
+    rows = list(zip(text, text[20:], text[40:], text[60:], strict=False))
+    labelled = [(row[0], it, of) for row in rows for it, of in zip(row[1:], LABELS, strict=True)]
     yield "labelled.csv", table([("premise", "hypothesis", "label"), *labelled])
 
 

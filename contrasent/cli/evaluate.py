@@ -366,9 +366,10 @@ class ReproduceCommand(options.DataFolder, options.OnDevice, options.Replacing):
             refuse_unused(self, unread, "--from-records makes nothing")
             records = reproduce.read_records(self.from_records, data_dir)
             chosen = reproduce.choose(names or list(records), self.rows, self.tasks)
+            named = {it.name for it in chosen}.intersection(names)
             chosen = [it for it in chosen if it.name in records]
-            if not chosen:
-                pick("record", names[0], records)
+            for name in named if chosen else names[:1]:
+                pick("record", name, records)
             filled = [records[it.name] for it in chosen]
             if what == "verdicts":
                 _show(reproduce.verdicts_document(filled))

@@ -124,7 +124,9 @@ class PushCommand:
     run: Annotated[str, ARGUMENT]
     """A training run, or the folder of an encoder."""
 
-    repository: Annotated[str, Spelling(argument=True, metavar="ORG/NAME")]
+    repository: Annotated[
+        str, Spelling(argument=True, metavar="ORG/NAME"), Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")
+    ]
     """Its name on the Hugging Face Hub."""
 
     private: bool = False

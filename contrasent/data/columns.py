@@ -257,20 +257,25 @@ def choose_columns(
     lower = [name.lower() for name in names]
     present = ([lower.index(it) for it in spellings if it in lower] for spellings in wanted.names)
     known = [positions[0] for positions in takewhile(bool, present)]
-    if len(known) >= most - wanted.optional:
+    by_name = len(known) >= most - wanted.optional
+    bare = next((it for it in wanted.bare if not named and it[-1] + 1 == len(names)), ())
+    if by_name and (twice := [names[it] for it in known if lower.count(lower[it]) > 1]):
+        problem = f"{twice[0]!r} heads more than one column"
+    elif by_name:
         described = f"{_as_roles([names[position] for position in known], roles)} (by name)"
         optional = wanted.optional - (most - len(known))
         return ColumnMap(tuple(known), True, described, "name", optional)
-    bare = next((it for it in wanted.bare if not named and it[-1] + 1 == len(names)), None)
-    if bare is not None:
+    elif bare:
         header = _is_heading([names[it] for it in bare], wanted)
         cells = [names[it] if header else f"column {it}" for it in bare]
         how = "in this order, below a header" if header else "no header"
         return ColumnMap(tuple(bare), header, f"{_as_roles(cells, roles)} ({how})", "order")
+    else:
+        problem = f"no column is known as the {roles[len(known)]}"
     there = ", ".join(f"{it:.40}" for it in names[:8])
     raise DataError(
-        f"{where}: no column is known as the {roles[len(known)]}; there are {there}; choose "
-        f"{every} with --columns, by name or by number from 0"
+        f"{where}: {problem}; there are {there}; choose {every} with --columns, by name or by "
+        "number from 0"
     )
 
 

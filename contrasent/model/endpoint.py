@@ -80,7 +80,8 @@ def post(url: str, body: object, seconds: float, over: Event, refused: bytes = b
             passes = not isinstance(error, ValueError)  # of what is no address
         if wait is None or not passes:
             break
-        logger.warning("%s %s; asking again", url, problem)
+        tell = logger.debug if after else logger.warning  # a busy server says when to come again
+        tell("%s %s; asking again", url, problem)
         if over.wait(max(wait, min(float(after), _SECONDS) if after.isdecimal() else 0.0)):
             break
     raise CheckpointError(f"{url} {problem}; a key is read from the variable {KEY}")

@@ -164,7 +164,7 @@ def card_text(folder: Path, name: str | None = None) -> str:
     unknown = "not known here: name it before you publish"
     licence = f"that of {dataset}" if len(sets) == len(texts) else unknown
     # what the last module that says so gives
-    width = [config[name] for config in configs for name in _WIDTHS if name in config][-1]
+    width = [config[name] for config in configs for name in _WIDTHS if name in config][-1:]
     metadata: dict[str, Any] = {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",

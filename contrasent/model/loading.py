@@ -139,7 +139,8 @@ class StaticEncoder(LookupEncoder):
             save_file({_TABLES[0]: table}, partial / SAFE)
             st_modules.write_rows(partial, rows if self.normalize else rows[:1])
             st_modules.write_conventions(partial, self.conventions)
-            checkpoint.write_info(partial, {"pooler": self.pooler, "head": "none", **(info or {})})
+            known = {"pooler": self.pooler, "head": "none", "width": self.width}
+            checkpoint.write_info(partial, {**known, **(info or {})})
 
     def fingerprint(self) -> str:
         parts = (self.normalize, self.tokenizer.fingerprint, *self.conventions.identity)

@@ -37,8 +37,6 @@ def page(contents: Contents) -> str:
         for k, (pairs, of_label) in enumerate(by_pairs.items())
     ]
     measured = {label: it for of_label in by_pairs.values() for label, it in of_label.items()}
-    edits = comparison.edits_table(measured, "edits", "Sensitivity to edits")
-    geometry += [edits] if edits.rows else []
     drawn = _figures(contents, by_pairs)
     kind = "Clusters" if contents.clusters else "Adaptation" if contents.answer else "Training runs"
     heading = ", ".join(labels) or kind
@@ -52,6 +50,8 @@ def page(contents: Contents) -> str:
     for table in geometry:
         more = "" if len(geometry) == 1 else f", {table.title}"
         columns += [(table, f"{of}{more}", table.headings.index(of)) for of in comparison.LOWER]
+    edits = comparison.edits_table(measured, "edits", "Sensitivity to edits")
+    geometry += [edits] if edits.rows else []
     panels = [{row[0].text: row[k] for row in table.rows} for table, _, k in columns]
     cells = tuple((Cell(it), *(of.get(it, number(None)) for of in panels)) for it in labels)
     headings = ("encoder", *(heading for _, heading, _ in columns))

@@ -17,6 +17,7 @@ from contrasent.files import readable, writing
 from contrasent.recipe import dotted, load_recipe, validate
 from contrasent.report import ABSENT, Cell, Table, number
 from contrasent.reproduce.jobs import Measurement, Planner, Store, Value
+from contrasent.reproduce.materials import task_folder
 from contrasent.reproduce.papers import PaperColumn, PaperRow, PaperTable, load_tables, published
 
 _NARROW = 3
@@ -414,4 +415,5 @@ def _read(path: Path, data_dir: str | None) -> FilledTable | None:
     paper_table = load_tables()[content["table"]]
     columns = tuple(it for it in paper_table.columns if it.heading in headings)
     kept = replace(paper_table, columns=columns), content["scale"], tuple(content["seeds"]), rows
+    data_dir = task_folder(content["scale"], data_dir)
     return FilledTable(*kept, lambda result: examples.get(result, {}), data_dir)

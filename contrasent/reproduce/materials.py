@@ -100,6 +100,11 @@ class Materials:
         raise ConfigError(f"needs {options}: {definition.about}")
 
 
+def task_folder(scale: str, data_dir: str | None) -> str | None:
+    """SentEval's folder, if it is given, or of scale smoke the one that is shipped."""
+    return str(SMOKE_TASKS) if data_dir is None and scale == SMOKE else data_dir
+
+
 def _origin_of_view(name: str) -> str:
     try:
         return " ".join(data.VIEWS[name].origin().values())

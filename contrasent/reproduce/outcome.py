@@ -14,7 +14,7 @@ from contrasent.report import FIGURES, FigureData, Picture, Table, text_table, w
 from contrasent.reproduce import papers
 from contrasent.reproduce.cells import FilledTable, Filler, short_reason, write_records
 from contrasent.reproduce.jobs import TEACHERS, Job, Planner, Store, plan_work, run_work
-from contrasent.reproduce.materials import SMOKE_TASKS, Materials
+from contrasent.reproduce.materials import Materials, task_folder
 from contrasent.reproduce.papers import PAPER, PaperTable, System, load_scales, load_tables
 from contrasent.reproduce.verdicts import verdict_table, verdicts
 
@@ -100,8 +100,8 @@ def open_filler(request: PaperRequest, output: Path, *, download: bool = False) 
         pick("material", name, known_models())
     # A run that was cut off goes on only with the paths that it began with.
     output, data_dir = output.resolve(), request.data_dir and _absolute(request.data_dir)
-    smoke = SMOKE_TASKS if request.scale == papers.SMOKE else None
-    data_dir = str(senteval.senteval_root(data_dir or smoke).resolve())
+    folder = task_folder(request.scale, data_dir)
+    data_dir = str(senteval.senteval_root(folder).resolve())
     given = {name: _absolute(path) for name, path in request.given.items()}
     materials = Materials(request.scale, given, output / "materials", download=download)
     store = Store(output, request.scale, data_dir, request.device)

@@ -15,6 +15,7 @@ import numpy as np
 
 from contrasent import evaluation
 from contrasent.data import as_number
+from contrasent.errors import DataError
 from contrasent.evaluation import STS, STS_TASKS, TRANSFER, SeedError
 from contrasent.report import ABSENT, Table, text_table
 from contrasent.reproduce import papers
@@ -214,8 +215,11 @@ class _Judge:
             if name in STS_TASKS:
                 (read,) = read_suite((name,), filled.data_dir, split).tasks("sts")
                 tasks.append(read)
-                sizes = np.cumsum([len(subset.gold) for subset in read.subsets])[:-1]
-                columns = [[(*np.split(it.astype(float), sizes),) for it in side] for side in sides]
+                *ends, count = np.cumsum([len(subset.gold) for subset in read.subsets])
+                if {len(it) for side in sides for it in side} != {count}:
+                    how = f"{label} has {count} pairs, the records others; name their --data-dir"
+                    raise DataError(how)
+                columns = [[(*np.split(it.astype(float), ends),) for it in side] for side in sides]
                 first, second = (
                     np.mean([evaluation.influences(read, it, "spearman")[way] for it in of], axis=0)
                     for of, way in zip(columns, ways, strict=True)

@@ -216,7 +216,9 @@ def test_the_command_prints_them_again_from_what_it_kept(runner, tmp_path):
     result = command("a/one", *options)
     assert result.exit_code == 0, result.output
     assert "insert 4" in result.stdout
-    assert command("--from", kept).stdout == result.stdout
+    assert command("--from", kept, "--html", tmp_path / "page.html").stdout == result.stdout
+    page = (tmp_path / "page.html").read_text()
+    assert "Sensitivity to edits" in page and "insert 4" in page
     assert "The texts differ" not in result.stdout
     other = tmp_path / "other.jsonl"
     (tmp_path / "more.txt").write_text("\n".join([*SENTENCES, "x " * 12]))

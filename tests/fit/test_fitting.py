@@ -19,6 +19,7 @@ from contrasent import fitting
 from contrasent.errors import CheckpointError, ConfigError, DataError
 from contrasent.fitting import FITTERS, _batches, fit_flow, open_fitting_text
 from contrasent.model.encoder import SentenceEncoder, embed
+from contrasent.model.hub import published_files
 from contrasent.model.loading import load_encoder
 from contrasent.model.transforms import Flow
 from contrasent.records import read_records
@@ -294,6 +295,7 @@ def test_a_static_table_is_the_ridge_regression_of_embeddings(encoder, text_file
     assert found["held_out_cosine"] == pytest.approx(cosine, abs=1e-4)
     assert f"held_out_cosine: {found['held_out_cosine']}" in said.err
     assert "no use" not in said.out + found["described"]
+    assert b"16 dimensions" in published_files(tmp_path / "table", "me/table")[1]["README.md"]
     theirs = SentenceTransformer(str(tmp_path / "table"), device="cpu").encode(sentences)
     assert theirs == pytest.approx(table.encode(sentences), abs=1e-6)
     again = contrasent.fit(encoder, "static", data=text_file, ridge=0.05)

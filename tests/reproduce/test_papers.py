@@ -64,6 +64,12 @@ def test_nli_sentences_are_all_sentences_of_its_rows(tmp_path):
     assert Path(made).read_text().splitlines() == [it for pair in pairs for it in pair]
 
 
+@pytest.mark.parametrize("name", [*papers.load_scales()[0]])
+def test_the_shipped_texts_are_enough_for_two_steps_of_every_table(tmp_path, name):
+    path = Materials("smoke", {}, tmp_path).get("text", name)
+    assert len(Path(path).read_text().splitlines()) > 2 * 15
+
+
 def test_looking_downloads_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "_download", lambda name: pytest.fail(f"{name} was downloaded"))
     tables = [*papers.load_tables().values()][::4]

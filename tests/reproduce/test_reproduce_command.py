@@ -196,6 +196,21 @@ def test_a_part_of_a_table_leaves_the_rest_in_its_files(copy):
     assert "| S6 |" in told.out and "scale smoke" in told.out
 
 
+def test_records_are_judged_by_the_pairs_that_they_are_of(made, tmp_path, monkeypatch):
+    output, _ = made
+    shutil.copytree(SMOKE_TASKS, tmp_path / "other")
+    dev = tmp_path / "other" / "STS" / "STSBenchmark" / "sts-dev.csv"
+    dev.write_text("\n".join(dev.read_text().splitlines()[3:]) + "\n")
+    monkeypatch.setenv("CONTRASENT_DATA", str(tmp_path / "other"))
+    judged = ("reproduce", "verdicts", "simcse/T3")
+    words = (*judged, "--from-records", output)
+    assert worked(*words).out == worked(*judged, "--output", output).out
+    told = refused(*words, "--data-dir", tmp_path / "other")
+    assert "stsb-dev has 37 pairs, the records others" in told and "--data-dir" in told
+    told = refused("reproduce", "simcse/T1", "simcse/T2", "--from-records", output)
+    assert "unknown record 'simcse/T2'" in told
+
+
 @dataclass(frozen=True)
 class MadeJob:
     """Nothing is to be done of it, but a worker that does the victim's is killed."""
