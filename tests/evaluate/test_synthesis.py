@@ -275,8 +275,9 @@ def test_a_busy_server_is_asked_again_when_it_says_and_a_dead_one_is_told(
     command, _ = asked
     with serving(language_model, failing(429, [2], **{"Retry-After": "1"})) as server:
         began = time.monotonic()
-        worked(*command, "--endpoint", server.url, "--concurrency", 1, "--kinds", "title")
+        said = worked(*command, "--endpoint", server.url, "--concurrency", 1, "--kinds", "title")
         assert time.monotonic() - began > 1 and len(server.asked) == 7
+        assert "asking again" not in said.err  # it says when, so that nothing is wrong
         dead = server.url
     message = refused(*command, "--endpoint", dead, "--overwrite", "--kinds", "title")
     assert f"{dead}/chat/completions does not answer" in message and "0 answers of 6" in message
