@@ -186,7 +186,11 @@ class GradientCache:
             set_random_state(before, device)
             self._compared = True
 
-        return self._reunited(batch, kept, chunks, place), backward
+        pooled, *states = kept
+        if states:
+            places = concat(chunks).places(place)
+            states = [state.index_select(0, places) for state in states]
+        return self._united(batch, pooled.index_select(0, place), *states), backward
 
     def _by_shape(self, batch: Batch) -> Encoded | None:
         # On a GPU, with sentences of nobody; with a graph or without, the numbers are the same.
@@ -208,15 +212,6 @@ class GradientCache:
 
     def _encode(self, batch: Batch) -> list[Tensor]:
         return _parts(self.encoder(batch, self.layers), self.layers)
-
-    def _reunited(
-        self, batch: Batch, kept: list[Tensor], chunks: list[Batch], place: Tensor
-    ) -> Encoded:
-        pooled, *states = kept
-        if states:
-            places = concat(chunks).places(place)
-            states = [state.index_select(0, places) for state in states]
-        return self._united(batch, pooled.index_select(0, place), *states)
 
     def _united(self, batch: Batch, pooled: Tensor, *states: Tensor) -> Encoded:
         layers = dict(zip(self.layers, states, strict=False))

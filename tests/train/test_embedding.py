@@ -87,8 +87,9 @@ def with_graph(cache, batch):
     """Embed all chunks with gradients, as no machine without their memory could."""
     parts, place = chunks_of(batch, CHUNK)
     outputs = zip(*(cache._encode(part) for part in parts), strict=True)
-    kept = [torch.cat(tensors) for tensors in outputs]
-    return cache._reunited(batch, kept, parts, place), lambda: None
+    pooled, *states = (torch.cat(tensors) for tensors in outputs)
+    states = [state[batches.concat(parts).places(place)] for state in states]
+    return cache._united(batch, pooled[place], *states), lambda: None
 
 
 def assert_same(found, expected):
