@@ -231,15 +231,12 @@ class _Coupling(nn.Module):
         nn.init.zeros_(self.outer.weight)
         nn.init.zeros_(self.outer.bias)
 
-    def shift_of_second(self, first: Tensor) -> Tensor:
-        """``(S, D / 2)`` that is added to the second half."""
-        hidden = self.inner_norm(self.inner(first)).relu()
-        hidden = self.middle_norm(self.middle(hidden)).relu()
-        return torch.mul(self.outer(hidden), (_LOG_SCALE_FACTOR * self.log_scale).exp())
-
     def forward(self, rows: Tensor) -> Tensor:
         first, second = rows.chunk(2, dim=1)
-        return torch.cat([first, second + self.shift_of_second(first)], dim=1)
+        hidden = self.inner_norm(self.inner(first)).relu()
+        hidden = self.middle_norm(self.middle(hidden)).relu()
+        shift = self.outer(hidden) * (_LOG_SCALE_FACTOR * self.log_scale).exp()
+        return torch.cat([first, second + shift], dim=1)
 
 
 class _FlowStep(nn.Module):

@@ -329,7 +329,8 @@ def inverse_flow(flow, rows):
     for level in reversed(range(flow.levels)):
         for step in reversed(flow.steps[level]):
             first, second = rest.chunk(2, dim=1)
-            coupled = torch.cat([first, second - step.coupling.shift_of_second(first)], dim=1)
+            shift = step.coupling(torch.cat([first, 0 * second], dim=1)).chunk(2, dim=1)[1]
+            coupled = torch.cat([first, second - shift], dim=1)
             rest = coupled.flip(1) * torch.exp(-3 * step.norm.log_scale) - step.norm.shift
         if level:
             rest = torch.cat([rest, done.pop()], dim=1)
