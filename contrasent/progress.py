@@ -77,11 +77,7 @@ def progress_bar(
     columns = (rich.TextColumn(text), rich.BarColumn(), counted, *elapsed, *left)
     with rich.Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=total, completed=done, **fields)
-
-        def advance(count: int | None = None, **values: Any) -> None:
-            progress.update(task, advance=count, **values)
-
-        yield advance
+        yield lambda count=None, **values: progress.update(task, advance=count, **values)
 
 
 def sentence_progress(total: int | None, shown: bool) -> AbstractContextManager[Advance]:
