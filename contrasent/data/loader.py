@@ -27,7 +27,6 @@ _TOKENLESS = "tokenless.bin"
 
 _AHEAD = 4
 
-IdArray = np.ndarray[Any, np.dtype[np.int32]]
 IndexArray = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -91,7 +90,7 @@ class TokenStore:
             return None
         return np.array(numbers, np.int64 if numbers.dtype.kind in "iu" else np.float32)
 
-    def tokens(self, example: int, view: int) -> IdArray:
+    def tokens(self, example: int, view: int) -> np.ndarray[Any, np.dtype[np.int32]]:
         """Token ids of one sentence."""
         start, end = self._offsets[example * self.views + view :][:2]
         return self._tokens[start:end].astype(np.int32)

@@ -39,11 +39,8 @@ class Protocol(Saved):
     note: str = ""  # where SentEval's files cannot give its numbers; else empty
 
 
-_KNOWN = TypeAdapter(list[Protocol]).validate_python(ROWS["protocols"])
-PROTOCOLS = {protocol.name: protocol for protocol in _KNOWN}
+PROTOCOLS = {it.name: it for it in TypeAdapter(list[Protocol]).validate_python(ROWS["protocols"])}
 """As ``tasks.yaml`` has them."""
-
-SIMCSE = PROTOCOLS["simcse"]
 
 
 def protocol(
@@ -120,7 +117,7 @@ class Options:
     data_dir: str | Path | None = None
     splits: Sequence[str] = ("test",)
     columns: Sequence[str] | None = None
-    protocol: Protocol = SIMCSE  # of the correlations
+    protocol: Protocol = PROTOCOLS["simcse"]  # of the correlations
     learning: Preset = field(default_factory=preset_named)  # of the classifiers
     bootstrap: Bootstrap | None = None
 

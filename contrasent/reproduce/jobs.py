@@ -244,9 +244,8 @@ class Planner:
         system = row.system(self._store.scale, column)
         if column.of_generator:
             recipe, _ = papers.recipe_of(system, self.scale)
-            system = System(
-                make="start", start=str(recipe.objective.get("generator")), pooler="cls"
-            )
+            start = str(recipe.objective.get("generator"))
+            system = System(make="start", start=start, pooler="cls")
         if system.data != TARGET:
             return [self._measurement(self._job(row.label, system, seed), column.measure)]
         return [
