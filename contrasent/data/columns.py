@@ -273,10 +273,8 @@ def choose_columns(
     else:
         problem = f"no column is known as the {roles[len(known)]}"
     there = ", ".join(f"{it:.40}" for it in names[:8])
-    raise DataError(
-        f"{where}: {problem}; there are {there}; choose {every} with --columns, by name or by "
-        "number from 0"
-    )
+    how = f"choose {every} with --columns, by name or by number from 0"
+    raise DataError(f"{where}: {problem}; there are {there}; {how}")
 
 
 def _is_heading(cells: Sequence[str], wanted: ColumnSpec) -> bool:

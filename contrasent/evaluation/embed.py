@@ -176,9 +176,8 @@ class EncoderUse:
             list(texts), precision=self.precision, show_progress=self.show_progress, **how
         )
         if rows.ndim != 2 or len(rows) != len(texts):
-            raise CheckpointError(
-                f"{self.encoder.name} gave a matrix {rows.shape} for {len(texts)} texts"
-            )
+            what = f"a matrix {rows.shape} for {len(texts)} texts"
+            raise CheckpointError(f"{self.encoder.name} gave {what}")
         return rows
 
     def role_prompts(self) -> dict[str, str]:

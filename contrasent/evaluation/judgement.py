@@ -124,10 +124,8 @@ def judge(
     sample = sample_texts(examples, documents_found.lengths, _TEXTS, words, min(limit, _LONGEST))
     tasks, undecided = text_tasks(sample)
     if not tasks:
-        raise DataError(
-            f"{source} is too little text: its {len(sample.texts)} different texts make no task of "
-            f"{FEWEST} queries; give more, or longer ones"
-        )
+        few = f"its {len(sample.texts)} different texts make no task of {FEWEST} queries"
+        raise DataError(f"{source} is too little text: {few}; give more, or longer ones")
     scored = _score_all(use, tasks)
     undecided |= scored.why
     names = [task.name for task in tasks]

@@ -149,10 +149,8 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
             )
         grade = score_of(relevance, where)
         if (before := judged.setdefault(query, {}).setdefault(document, grade)) != grade:
-            raise DataError(
-                f"{where}: the relevance of {shown(document)} for {shown(query)} is {grade:g} here "
-                f"and {before:g} before"
-            )
+            what = f"the relevance of {shown(document)} for {shown(query)}"
+            raise DataError(f"{where}: {what} is {grade:g} here and {before:g} before")
     rows = {document: row for row, document in enumerate(corpus)}
     itself = {
         query: rows[query]
@@ -166,9 +164,8 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
         if graded:
             wanted[query] = graded
     if not wanted:
-        raise DataError(
-            f"{sources[2]}: no query has a relevant document, so there is nothing to find"
-        )
+        what = "no query has a relevant document, so there is nothing to find"
+        raise DataError(f"{sources[2]}: {what}")
     hashes = [sha256, *hashes, relevant.sha256]
     return RetrievalTask(
         name=name,

@@ -242,10 +242,8 @@ def fit(train: tuple[Floats, Vector], dev: tuple[Floats, Vector], seed: int = SE
     rows, held_out = np.split(np.arange(len(gold)), [len(train[1])])
     fitted = problems.fit([Fold(rows, held_out)], [[0.0]], replace(RELATEDNESS, seed=seed))
     if fitted.accuracy.item() == -1:
-        raise DataError(
-            "SentEval's regressor predicts the same score for every dev pair; its embeddings "
-            "hardly differ"
-        )
+        what = "SentEval's regressor predicts the same score for every dev pair"
+        raise DataError(f"{what}; its embeddings hardly differ")
     weight, bias = fitted.weights[0, 0].tensor_split(features.shape[1:], dim=1)
     return lambda rows: expected_scores(torch.from_numpy(rows) @ weight.T + bias[:, 0])
 

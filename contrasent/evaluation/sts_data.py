@@ -287,10 +287,8 @@ def propose(scores: Vector, similar: Flags, least_precision: float | None = None
         value = np.where(precisions >= least_precision, hits, -1)
         if value.max() < 0:
             largest = np.floor(precisions.max() * 1e4) / 1e4
-            raise DataError(
-                f"no threshold has a precision of {least_precision:g}; the largest is "
-                f"{largest:.4f}, so ask for that or less"
-            )
+            what = f"no threshold has a precision of {least_precision:g}"
+            raise DataError(f"{what}; the largest is {largest:.4f}, so ask for that or less")
     best = int(np.argmax(value))
     lowest, below = -levels[best], -levels[min(best + 1, len(levels) - 1)]
     middle = (lowest + below) / 2

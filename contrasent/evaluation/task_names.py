@@ -154,10 +154,8 @@ def refuse(text: str) -> NoReturn:
         choices = ("sts", "transfer", *STS_TASKS, *TRANSFER_TASKS, STSB_RETRIEVAL)
         pick(f"task (a name, or a {_FORM})", _normalise(text)[0], choices)
     wrong = "cannot be read as rated pairs" if path.exists() else "is no file or scored pairs"
-    raise ConfigError(
-        f"{text!r} {wrong}; name a {_FORM}; text without labels is for 'contrasent evaluate MODEL "
-        "--text FILE'"
-    )
+    remedy = "text without labels is for 'contrasent evaluate MODEL --text FILE'"
+    raise ConfigError(f"{text!r} {wrong}; name a {_FORM}; {remedy}")
 
 
 def task_names(asked: Sequence[str], splits: Sequence[str] = ("test",)) -> list[TaskName]:

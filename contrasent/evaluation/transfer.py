@@ -162,10 +162,8 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
     sources = task_names.joined_sources(name.removeprefix(CLASSIFY))
     splits = {1: ("all",), 2: ("train", "test"), 3: task_names.ALL_SPLITS}
     if len(sources) not in splits:
-        raise ConfigError(
-            f"{name} names {len(sources)} files; a task of labelled sentences is one file, "
-            "train+test or train+dev+test"
-        )
+        what = "a task of labelled sentences is one file, train+test or train+dev+test"
+        raise ConfigError(f"{name} names {len(sources)} files; {what}")
     opened = [_open(source, columns) for source in sources]
     read = [list(_rows(records)) for records in opened]
     if len({len(texts) for rows in read for _, texts, _ in rows}) > 1 or not all(read):

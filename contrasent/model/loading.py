@@ -72,10 +72,8 @@ class LookupEncoder(Encoder):
                 advance(len(texts))
         options.warn_of_cut(truncated, done, self.max_tokens)
         if unknown:
-            warn(
-                f"{unknown} of {done} sentences have no {self.known_part}, and get a vector of "
-                "zeros"
-            )
+            what = f"{unknown} of {done} sentences have no {self.known_part}"
+            warn(f"{what}, and get a vector of zeros")
 
 
 class StaticEncoder(LookupEncoder):

@@ -52,10 +52,9 @@ class ContrastiveTension(Objective):
         self._others = config.negative_pairs == "others"
         self._group = 1 + config.negatives * (2 if self._others else 1)
         if start.batch_size is not None and start.batch_size % self._group:
-            raise ConfigError(
-                f"with objective.negatives {config.negatives}, train.batch_size cannot be "
-                f"{start.batch_size}; take {self._group} or a multiple of it"
-            )
+            asked = f"with objective.negatives {config.negatives}, train.batch_size cannot be"
+            remedy = f"take {self._group} or a multiple of it"
+            raise ConfigError(f"{asked} {start.batch_size}; {remedy}")
 
     def prepare(self, batch: Batch) -> Batch:
         """Pairs as two views, with label 1 for one sentence twice, 0, or -1 if left out."""

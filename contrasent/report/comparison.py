@@ -245,8 +245,6 @@ def search_notes(rows: Mapping[str, Neighbours]) -> tuple[str, ...]:
     for label, neighbours in rows.items():
         notes.append(f"{label}: {described(label, neighbours)}.")
         if neighbours.without_vector:
-            notes.append(
-                f"{label}: sentences with a vector of zeros, which are near nothing: "
-                f"{neighbours.without_vector:,}."
-            )
+            what = "sentences with a vector of zeros, which are near nothing"
+            notes.append(f"{label}: {what}: {neighbours.without_vector:,}.")
     return tuple(notes)

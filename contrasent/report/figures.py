@@ -141,10 +141,9 @@ def figure_data(
     for results in (rows.values(), runs):
         pairs = list(dict.fromkeys(result.pairs for result in results))
         if len(pairs) > 1:
-            raise DataError(
-                f"{' and '.join(pairs)} are different pairs, whose numbers do not belong in one "
-                "figure; draw them one after the other, into two folders"
-            )
+            what = "are different pairs, whose numbers do not belong in one figure"
+            remedy = "draw them one after the other, into two folders"
+            raise DataError(f"{' and '.join(pairs)} {what}; {remedy}")
     return FigureData(
         rows,
         {"": rows} if rows else {},

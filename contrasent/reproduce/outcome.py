@@ -60,10 +60,8 @@ class PaperRequest:
     def extended(self, request: "PaperRequest", tables: Iterable[PaperTable]) -> "PaperRequest":
         """With a further request; ConfigError if it is of another scale."""
         if self.tables and request.scale != self.scale:
-            raise ConfigError(
-                f"the folder's tables are of scale {self.scale}; name another --output for "
-                f"{request.scale}"
-            )
+            other = f"name another --output for {request.scale}"
+            raise ConfigError(f"the folder's tables are of scale {self.scale}; {other}")
         parts = dict(self.tables)
         for table in tables:
             before = parts.get(table.name, {})

@@ -263,10 +263,8 @@ def numbered(
             length = np.ones_like(length)
         elif not (length > 0).all():  # nor NaN, of rows that others wrote
             row = int(length.argmin())
-            raise CheckpointError(
-                "the encoder gives a vector without a direction (zeros) for text "
-                f"{done + row}: {texts[row][:80]!r}; check the encoder"
-            )
+            what = "the encoder gives a vector without a direction (zeros) for text"
+            raise CheckpointError(f"{what} {done + row}: {texts[row][:80]!r}; check the encoder")
         start, done = done, done + len(texts)
         if done > min(counts.values(), default=done):
             break
