@@ -93,7 +93,7 @@ def test_the_command_prints_scores_hits_and_commands_that_work():
 
 
 def test_without_the_offline_encoder_it_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("contrasent.errors.find_spec", lambda _: None)
     module.offline_folder.cache_clear()
     try:
         with pytest.raises(MissingExtraError, match=r"pip install '.*\[offline\]'"):
