@@ -351,14 +351,13 @@ class RatedPairs:
         task = load(names[0], data_dir, columns)
         gold, condition = task.gold, f"{sign}{rating:g}"
         positive = gold >= rating if sign == ">=" else gold > rating
-        if not positive.any():
-            raise DataError(
-                f"{task.name.heading}: no pair is rated {condition}; its {len(gold)} ratings go "
-                f"from {gold.min():g} to {gold.max():g}, so ask for a lower one"
-            )
         sentences, places = distinct([sentence for side in task.sides for sentence in side])
-        if len(sentences) < 2:
-            raise DataError(f"{task.name.heading}: all sentences are equal; give different ones")
+        problem = "" if len(sentences) > 1 else "all sentences are equal; give different ones"
+        if not positive.any():
+            ratings = f"its {len(gold)} ratings go from {gold.min():g} to {gold.max():g}"
+            problem = f"no pair is rated {condition}; {ratings}, so ask for a lower one"
+        if problem:
+            raise DataError(f"{task.name.heading}: {problem}")
         first, second = np.split(places, 2)
         return cls(f"{name}{condition}", task, condition, sentences, first, second, gold, positive)
 

@@ -166,11 +166,13 @@ def read_labelled(name: str, columns: Sequence[str] | None = None) -> TransferDa
         raise ConfigError(f"{name} names {len(sources)} files; {what}")
     opened = [_open(source, columns) for source in sources]
     read = [list(_rows(records)) for records in opened]
+    labels, problem = {label for _, _, label in read[0]}, ""
     if len({len(texts) for rows in read for _, texts, _ in rows}) > 1 or not all(read):
-        raise DataError(f"{name}: every row needs a sentence and a class, or every row two and one")
-    labels = {label for _, _, label in read[0]}
-    if len(labels) < 2:
-        raise DataError(f"{name}: the label of all rows is {labels.pop()!r}; 2 classes are needed")
+        problem = "every row needs a sentence and a class, or every row two and one"
+    elif len(labels) < 2:
+        problem = f"the label of all rows is {labels.pop()!r}; 2 classes are needed"
+    if problem:
+        raise DataError(f"{name}: {problem}")
     below = {label for rows in read for _, _, label in rows[1:]}
     for records, ((where, _, label), *_) in zip(opened, read, strict=True):
         if not (records.chosen.header or label in below or label.isdecimal()):

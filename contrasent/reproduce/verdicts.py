@@ -217,8 +217,7 @@ class _Judge:
                 tasks.append(read)
                 *ends, count = np.cumsum([len(subset.gold) for subset in read.subsets])
                 if {len(it) for side in sides for it in side} != {count}:
-                    how = f"{label} has {count} pairs, the records others; name their --data-dir"
-                    raise DataError(how)
+                    raise DataError(f"{label} has {count} pairs, the records others (--data-dir)")
                 columns = [[(*np.split(it.astype(float), ends),) for it in side] for side in sides]
                 first, second = (
                     np.mean([evaluation.influences(read, it, "spearman")[way] for it in of], axis=0)
