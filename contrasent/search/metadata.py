@@ -46,9 +46,12 @@ def read_filter(text: str) -> tuple[Any, dict[str, bool]]:
     """A condition for pyarrow, and by the columns that it names if it takes them for numbers."""
     try:
         tree = ast.parse(_TOKEN.sub(_in_python, text).strip(), mode="eval")
-        comparisons = (it for it in ast.walk(tree) if isinstance(it, ast.Compare))
-        numbers = {name for it in comparisons if _has_number(it) for name in _columns(it)}
-        return _expression(tree.body), {it: it in numbers for it in _columns(tree)}
+        columns = dict.fromkeys(_columns(tree), False)
+        for node in ast.walk(tree):
+            values = (getattr(part, "value", None) for part in ast.walk(node))
+            if isinstance(node, ast.Compare) and {int, float} & {*map(type, values)}:
+                columns |= dict.fromkeys(_columns(node), True)
+        return _expression(tree.body), columns
     except _FAULTS as error:
         how = 'year >= 2020 and (source = "faq" or not `file name` in ("a", "b"))'
         raise ConfigError(f"the filter {text!r} cannot be read; write it as: {how}") from error
@@ -65,10 +68,6 @@ def _in_python(token: re.Match[str]) -> str:
 
 def _columns(node: ast.AST) -> list[str]:
     return [ast.literal_eval(it.args[0]) for it in ast.walk(node) if isinstance(it, ast.Call)]
-
-
-def _has_number(node: ast.AST) -> bool:
-    return any(type(getattr(it, "value", None)) in (int, float) for it in ast.walk(node))
 
 
 def _expression(node: ast.expr) -> Any:
@@ -199,17 +198,12 @@ def joint_columns(first: Mapping[str, Kind], metadata: Any, stored: Any = None) 
 
     joint: dict[str, Any] = {**first}
     for name in () if metadata is None else metadata.column_names:
-        column = metadata[name]
-        kinds, mixed = {str(column.type), joint.get(name, "null")}, "string"
-        kinds -= {"null"} if len(kinds) > 1 else set()
-        if kinds == {"int64", "double"}:
-            with suppress(pa.ArrowInvalid):  # whole numbers that a double would round are texts
-                for values in (column, stored[name]):
-                    values.cast("double")
-                mixed = "double"
-        was, joint[name] = joint.get(name), mixed if len(kinds) > 1 else kinds.pop()
-        if was in ("int64", "double", "bool") and joint[name] == "string":
-            warn(f"column {name!r} holds texts from now on, as not all values are {was}")
+        tables = [metadata.select([name]), *([stored.select([name])] if name in first else [])]
+        joint[name] = "string"
+        with suppress(pa.ArrowException):  # also of whole numbers that a double would round
+            joint[name] = str(pa.concat_tables(tables, promote_options="permissive")[name].type)
+        if joint[name] == "string" and first.get(name) in ("int64", "double", "bool"):
+            warn(f"column {name!r} holds texts from now on, as not all values are {first[name]}")
     return joint
 
 
