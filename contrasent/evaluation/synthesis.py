@@ -202,7 +202,7 @@ def _keywords(sample: TextSample) -> Iterator[Ask]:
         unique = [word for word in rarest if often[word] == 1][: _KEYWORDS // 2]
         query = [*unique, *[word for word in rarest if often[word] > 1][: _KEYWORDS - len(unique)]]
         if len(query) == _KEYWORDS:
-            masked = without_words(sample.texts[row], unique)
+            masked = without_words(sample.texts[row], {*unique})
             yield Ask(" ".join(sorted(query, key=digest)), (row,), {row: masked})
 
 
