@@ -298,15 +298,18 @@ class ParquetSource(SourceRows):
             raise DataError(f"{self.source}: damaged after row {number}: {error}") from error
 
 
-def open_rows_of(source: str, kind: str, columns: Sequence[str] | None = None) -> SourceRows:
+def open_rows_of(
+    source: str, kind: str, columns: Sequence[str] | None = None, *, named: bool = False
+) -> SourceRows:
     """Understand a file or a Hugging Face data set as rows of a kind, one of ``SPECS``.
 
     ``.csv``, ``.jsonl`` and ``.parquet`` are what they are called; any other file holds cells
-    between tabs, as SNLI's ``.txt`` and Flickr30k's ``.token``. Errors: :func:`open_examples`.
+    between tabs, as SNLI's ``.txt`` and Flickr30k's ``.token``. ``named`` says that a table's first
+    row certainly is a header. Errors: :func:`open_examples`.
     """
     file = readers.source_kind(source)
     rows = open_source(source, file if file in (None, *readers.TEXT_KINDS[1:]) else ".tsv")
-    how: Any = {"where": rows.where, "named": rows.named}
+    how: Any = {"where": rows.where, "named": named or rows.named}
     return rows.choose(partial(choose_columns, kind=kind, columns=columns, **how))
 
 

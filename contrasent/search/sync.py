@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from contrasent import model
-from contrasent.data.columns import choose_columns
 from contrasent.data.readers import CONTROL, first_words, without_markup
-from contrasent.data.rows import open_source, require_cell
+from contrasent.data.rows import open_rows_of, require_cell
 from contrasent.encode.shards import FILE
 from contrasent.errors import ConfigError, DataError, first_line, require_extra, warn
 from contrasent.files import recover_folder, sha256_of
@@ -197,10 +196,9 @@ class _Writer:
 
     def _vectors(self, index: Index, texts: list[str]) -> np.ndarray:
         """Vectors ``(n, D)``, of texts that are in the index already those that it has."""
-        numbers = index.snapshot.rows_of(texts, "text")
-        known = sorted(numbers, key=lambda text: numbers[text])
-        stored = index.snapshot.vectors_at([numbers[text] for text in known])
-        vectors = dict(zip(known, stored, strict=True))
+        known = sorted((row, text) for text, row in index.snapshot.rows_of(texts, "text").items())
+        stored = index.snapshot.vectors_at([row for row, _ in known])
+        vectors = {text: vector for (_, text), vector in zip(known, stored, strict=True)}
         if new := [text for text in dict.fromkeys(texts) if text not in vectors]:
             shown = self.show_progress
             for rows, of_rows in embedded(self.encoder, new, index.manifest, show_progress=shown):
@@ -235,18 +233,17 @@ def _sections(path: Path, columns: str | None) -> Iterator[Section]:
         if named := _TITLE_TAG.search(text):
             title = _plain(named[1])
         text = _as_markdown(_TITLE_TAG.sub("", text))
-    marks = [] if kind == ".txt" else [it for it in _HEADING.finditer(text) if it[3]]
-    title = title or next((mark[3] for mark in marks if mark[2] == "#"), None)
-    headings, starts = dict[int, str](), [0, *(mark.end() for mark in marks)]
-    for start, mark in zip(starts, [*marks, None], strict=True):
-        body = CONTROL.sub("", text[start : mark.start() if mark else None]).strip()
+    matches = () if kind == ".txt" else _HEADING.finditer(text)
+    marks = [(*match.span(), len(match[2]), match[3]) for match in matches if match[3]]
+    title = title or next((name for *_, level, name in marks if level == 1), None)
+    start, headings = 0, dict[int, str]()
+    for end, after, level, name in [*marks, (len(text), 0, 0, "")]:
+        body = CONTROL.sub("", text[start:end]).strip()
         known = {"title": title, "heading": " > ".join(headings.values()) or None}
         heading, depth = next(reversed(headings.values()), ""), max(headings, default=0)
-        alone = not body and not (mark and len(mark[2]) > depth)  # no text comes, nor a section
+        alone = not body and level <= depth  # no text comes, nor a section
         yield ("", heading, known) if alone else (heading, body, known)
-        if mark:
-            level = len(mark[2])
-            headings = {n: it for n, it in headings.items() if n < level} | {level: mark[3]}
+        start, headings = after, {n: it for n, it in headings.items() if n < level} | {level: name}
 
 
 def _as_markdown(html: str) -> str:
@@ -266,9 +263,7 @@ def _plain(html: str) -> str:
 
 
 def _table_rows(path: Path, columns: str | None) -> Iterator[Section]:
-    how: Any = {"columns": columns and [columns], "where": str(path), "named": True}
-    choose = partial(choose_columns, kind="passages", **how)
-    rows = open_source(str(path), path.suffix.lower()).choose(choose)
+    rows = open_rows_of(str(path), "passages", columns and [columns], named=True)
     for (where, (text,)), (_, known) in zip(rows.rows(), rows.beside(RESERVED), strict=True):
         for cell in (text, *map(str, [*known, *known.values()])):
             require_cell(cell, where)
