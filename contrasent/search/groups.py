@@ -187,15 +187,13 @@ def _leaders(vectors: Vectors, distinct: Numbers, threshold: float) -> Numbers:
     """For each text ``(N,)`` the row of the nearest that stays."""
     import faiss
 
-    index, leaders = faiss.IndexFlatIP(vectors.shape[1]), np.empty(0, int)
+    index, leaders = faiss.IndexFlatIP(vectors.shape[1]), np.array([-1])  # the row of none
     stays = np.arange(len(vectors))
     for start in range(0, len(distinct), _BLOCK):
         rows = distinct[start : start + _BLOCK]
         block = vectors[rows]
-        nearest_cosine, leader = np.full(len(rows), -1.0, np.float32), rows.copy()
-        if len(leaders):
-            scores, places = index.search(block, 1)
-            nearest_cosine, leader = scores[:, 0], leaders[places[:, 0]]
+        scores, places = index.search(block, 1)  # where there is no leader yet, its place is -1
+        nearest_cosine, leader = scores[:, 0], leaders[places[:, 0] + 1]
         leads, within = nearest_cosine < threshold, np.tril(block @ block.T, -1)
         for n in np.flatnonzero((within >= threshold).any(axis=1)).tolist():
             cosines = np.where(leads, within[n], -1.0)
