@@ -85,27 +85,25 @@ def _expression(node: ast.expr) -> Any:
         case ast.BinOp(left, ast.MatMult() | ast.Mod() as op, ast.Constant(str() as pattern)):
             matched = pc.match_like(_expression(left), pattern)
             return ~matched if isinstance(op, ast.Mod) else matched
-        case ast.Compare(left=left, ops=signs, comparators=others):
+        case ast.Compare(left, [ast.Is() | ast.IsNot() as sign], [ast.Constant(None)]):
+            matched = _expression(left).is_null()
+            return matched if isinstance(sign, ast.Is) else ~matched
+        case ast.Compare(left, [ast.In() | ast.NotIn() as sign], [right]):
+            first = _expression(left)
+            values = right.elts if isinstance(right, ast.Tuple | ast.List) else [right]
+            matched = reduce(operator.or_, [first == _expression(value) for value in values])
+            return matched if isinstance(sign, ast.In) else ~matched
+        case ast.Compare(left, [sign], [right]):
+            return _COMPARED[type(sign)](_expression(left), _expression(right))
+        case ast.Compare(left, signs, others):  # 2019 < year <= 2021
             pairs = zip(signs, pairwise([left, *others]), strict=True)
-            return reduce(operator.and_, [_compared(sign, *pair) for sign, pair in pairs])
+            parts = [ast.Compare(a, [sign], [b]) for sign, (a, b) in pairs]
+            return reduce(operator.and_, map(_expression, parts))
         case ast.Call(func=ast.Name(), args=[ast.Constant(str() as name)]):
             return pc.field(name)
         case ast.Constant(bool() | int() | float() | str() as value):
             return pc.scalar(value)
     raise ValueError(ast.dump(node))
-
-
-def _compared(sign: ast.cmpop, left: ast.expr, right: ast.expr) -> Any:
-    first = _expression(left)
-    match sign, right:
-        case ast.Is() | ast.IsNot(), ast.Constant(None):
-            matched = first.is_null()
-        case ast.In() | ast.NotIn(), _:
-            values = right.elts if isinstance(right, ast.Tuple | ast.List) else [right]
-            matched = reduce(operator.or_, [first == _expression(it) for it in values])
-        case _:
-            return _COMPARED[type(sign)](first, _expression(right))
-    return ~matched if isinstance(sign, ast.IsNot | ast.NotIn) else matched
 
 
 def matching_rows(
