@@ -301,16 +301,14 @@ class McpOptions(MovedEncoder):
 
 def run_mcp(options: McpOptions) -> None:
     """Answer agents until the input ends, or over HTTP until SIGTERM or Ctrl-C."""
+    how: dict[str, Any] = {}
     if options.port is None:
         refuse_unused(options, ["host"], "without --port there is no address")
     else:
         bind(options.host, options.port).close()
+        how = {"transport": "streamable-http", "host": options.host, "port": options.port}
     require_extra("a server for agents", "mcp", "mcp")
-    server = _tools(options)
-    if options.port is None:
-        server.run()
-    else:
-        server.run("streamable-http", host=options.host, port=options.port)
+    _tools(options).run(**how)
 
 
 def _tools(options: McpOptions) -> "MCPServer[Any]":
@@ -355,12 +353,9 @@ def _tools(options: McpOptions) -> "MCPServer[Any]":
     first = next(iter(indexes))
     ArgModelBase.model_config["extra"] = "forbid"  # the library drops what no tool takes
     auth = AuthSettings(issuer_url=AnyHttpUrl("http://localhost"), resource_server_url=None)
-    server: MCPServer[Any] = MCPServer(
-        "contrasent",
-        instructions=f"Search texts by meaning and by words: {known}.",
-        token_verifier=Key() if options.api_key else None,
-        auth=auth if options.api_key else None,
-    )
+    how: dict[str, Any] = {"token_verifier": Key(), "auth": auth} if options.api_key else {}
+    how["instructions"] = f"Search texts by meaning and by words: {known}."
+    server: MCPServer[Any] = MCPServer("contrasent", **how)
 
     @server.tool()
     def search(
