@@ -259,13 +259,10 @@ def cluster(
     square = 1000 * (square - square.min(axis=0)) / np.ptp(square, axis=0).max()
     order = np.lexsort((-similarity, labels))
     groups = _split(order[labels[order] >= 0], labels)
+    places = dict(zip(mapped.tolist(), square.round(1).tolist(), strict=True))
+    names, chosen = _names(known.texts, groups), f"{len(groups)} clusters, {why}"
     return replace(
-        known,
-        groups=groups,
-        names=_names(known.texts, groups),
-        similarity=similarity,
-        chosen=f"{len(groups)} clusters, {why}",
-        places=dict(zip(mapped.tolist(), square.round(1).tolist(), strict=True)),
+        known, groups=groups, names=names, similarity=similarity, chosen=chosen, places=places
     )
 
 

@@ -239,9 +239,8 @@ def write_words(folder: Path, name: str) -> None:
 
     chunks = _read_table(folder / _TABLE.format(name))["text"].chunks
     table = bm25.word_table(text for chunk in chunks for text in chunk.to_pylist())
-    how: Any = {"compression": "uncompressed", "chunksize": len(table)}  # whole, to be mapped
-    with writing(folder / _WORDS.format(name)) as path:
-        feather.write_feather(table, str(path), **how)
+    with writing(folder / _WORDS.format(name)) as path:  # whole and as it is, to be mapped
+        feather.write_feather(table, str(path), compression="uncompressed", chunksize=len(table))
 
 
 @dataclass(frozen=True)
