@@ -88,20 +88,23 @@ def sync_index(
     base, roots = folder.resolve().parent, [Path(path).resolve() for path in paths]
     beside = f"{base.as_posix()}/"  # files there can be moved together with the index
     files = {it.as_posix().removeprefix(beside): it for root in roots for it in _files(root)}
-    writer = _Writer(folder, encoder, device, asked, show_progress)
-    if writer.index is not None and encoder not in (None, writer.index.manifest.encoder.name):
-        writer.index.require(writer.encoder)
+    recover_folder(folder)
+    is_new = encoder is not None and not (folder / FILE).exists()
+    opened = None if is_new else Index.open(folder)
+    writer = _Writer(opened, folder, encoder, device, asked, show_progress)
+    if opened is not None and encoder not in (None, opened.manifest.encoder.name):
+        opened.require(writer.encoder)
     rows, hashes, changed = dict[str, list[str]](), dict[str, str](), 0
-    if writer.index is not None and {"path", "_file"} <= writer.index.manifest.columns.keys():
-        stored = writer.index.snapshot  # pyarrow would import pandas to leave out removed rows
+    if opened is not None and {"path", "_file"} <= opened.manifest.columns.keys():
+        stored = opened.snapshot  # pyarrow would import pandas to leave out removed rows
         columns = stored.table.select(["id", "path", "_file"]).to_pydict().values()
         for identity, name, digest, is_live in zip(*columns, stored.live.tolist(), strict=True):
             if is_live and digest is not None and identity.startswith(f"{name}#"):  # ours
                 rows.setdefault(name, []).append(identity)
                 hashes[name] = digest
-    absent = {it: any((base / it).is_relative_to(r) for r in roots) for it in rows.keys() - files}
-    gone = [it for it, is_below in absent.items() if is_below]
-    if lost := [it for it, is_below in absent.items() if not (is_below or (base / it).exists())]:
+    absent = rows.keys() - files
+    gone = {name for name in absent if any((base / name).is_relative_to(root) for root in roots)}
+    if lost := [name for name in absent - gone if not (base / name).exists()]:
         what = "name its folder too, and move an index together with its files"
         warn(f"{base / lost[0]} is not there ({len(lost)} such files): {what}")
     for name, path in files.items():
@@ -129,6 +132,7 @@ def sync_index(
 class _Writer:
     """Passages that wait to be written, and the encoder, which is loaded for the first one."""
 
+    index: Index | None  # None if it is still to be built
     folder: Path
     named: Encoder | str | None
     device: str | None
@@ -138,13 +142,6 @@ class _Writer:
     embedded: int = 0
     removed: list[str] = field(default_factory=list)
     new: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
-
-    @cached_property
-    def index(self) -> Index | None:
-        """The index; None if it is still to be built."""
-        recover_folder(self.folder)
-        is_new = self.named is not None and not (self.folder / FILE).exists()
-        return None if is_new else Index.open(self.folder)
 
     @cached_property
     def encoder(self) -> Any:
@@ -230,8 +227,7 @@ def _sections(path: Path, columns: str | None) -> Iterator[Section]:
     if "\0" in text:
         raise ValueError("it holds a NUL byte, so no UTF-8; convert it")
     if kind in _HTML:
-        if named := _TITLE_TAG.search(text):
-            title = _plain(named[1])
+        title = next(map(_plain, _TITLE_TAG.findall(text)), None)
         text = _as_markdown(_TITLE_TAG.sub("", text))
     matches = () if kind == ".txt" else _HEADING.finditer(text)
     marks = [(*match.span(), len(match[2]), match[3]) for match in matches if match[3]]
