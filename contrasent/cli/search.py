@@ -279,10 +279,9 @@ class TuneIndexCommand(OfIndex, options.MovedEncoder):
     weight: Annotated[float | None, Spelling(of=BuildCommand)] = None
 
     def __call__(self) -> None:
-        opened = search.Index.open(self.index)
-        loaded = None if self.weight is not None else opened.encoder(self.encoder, self.device)
-        tuned = evaluation.tune_index(opened, loaded, queries=self.queries, weight=self.weight)
-        _tell_fusion(tuned)
+        index = search.Index.open(self.index)
+        loaded = None if self.weight is not None else index.encoder(self.encoder, self.device)
+        _tell_fusion(evaluation.tune_index(index, loaded, queries=self.queries, weight=self.weight))
 
 
 @settings
@@ -358,13 +357,14 @@ class Grouping(AsJson, options.Replacing):
 
     def show(self, groups: search.Groups) -> None:
         """Write and print groups."""
-        members = [*zip(groups.names, groups.members(), strict=True)]
+        facts = groups.facts()
+        members = [(group["name"], group["texts"]) for group in facts["groups"]]
         if self.groups is not None:
             numbered = enumerate(members)
             cells = ((n, name, *it.values()) for n, (name, group) in numbered for it in group)
             data.build.write_rows(self.groups, ("group", "name", "similarity", "id", "text"), cells)
         if self.json:
-            print_json(groups.facts(), indent=2)
+            print_json(facts, indent=2)
             return
         tell(groups.source)
         say(f"{len(members):,} groups: {groups.chosen}")

@@ -53,16 +53,13 @@ class Groups:
     # places of some texts, by row, on a square map (t-SNE, van der Maaten and Hinton 2008)
     places: dict[int, tuple[float, float]] | None = None
 
-    def members(self) -> Iterator[list[dict[str, Any]]]:
-        """The texts of each group with their ids and similarity."""
-        near = [] if self.similarity is None else self.similarity.astype(float).round(4).tolist()
-        for rows in self.groups:
-            yield [{"similarity": near[n], "id": self.ids[n], "text": self.texts[n]} for n in rows]
-
     def facts(self) -> dict[str, Any]:
-        """The groups, as JSON has them."""
-        pairs = zip(self.names, self.members(), strict=True)
-        groups = [{"name": name, "texts": texts} for name, texts in pairs]
+        """The groups, and their texts with ids and similarity, as JSON has them."""
+        cos = [] if self.similarity is None else self.similarity.astype(float).round(4).tolist()
+        groups = list[dict[str, Any]]()
+        for name, rows in zip(self.names, self.groups, strict=True):
+            texts = [{"similarity": cos[n], "id": self.ids[n], "text": self.texts[n]} for n in rows]
+            groups.append({"name": name, "texts": texts})
         return {"source": self.source, "chosen": self.chosen, "groups": groups}
 
 

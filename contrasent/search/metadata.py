@@ -27,7 +27,6 @@ COLUMNS = ("id", "text")  # strings of a row, first in its table; others are its
 RESERVED = (*COLUMNS, "path", "_file")  # names that columns of a user's table do not get
 Kind = Literal["null", "bool", "int64", "double", "string"]
 """The type of a column of metadata, as pyarrow calls it."""
-_KINDS = get_args(Kind)
 _TOKEN = re.compile(
     r"""("[^"]*"|'[^']*')|(`[^`]+`|\b(?i:not\s+like)\b|\b[^\W\d]\w*(?:\.\w+)*)|<>|(?<![<>=!])=(?!=)|#"""
 )
@@ -184,7 +183,7 @@ def _metadata_column(values: Sequence[Any]) -> Any:
     values = [None if _is_missing(value) else value for value in plain]
     with suppress(pa.ArrowException, OverflowError):
         column = pa.array(values)
-        if str(column.type) in _KINDS:
+        if str(column.type) in get_args(Kind):
             return column
     texts = ("" if v is None else str(v).lower() if isinstance(v, bool) else str(v) for v in values)
     return pa.array(texts, pa.string(), mask=np.array([it is None for it in values], bool))

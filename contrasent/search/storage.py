@@ -217,16 +217,11 @@ def write_table(folder: Path, manifest: IndexManifest, blocks: Iterable[IndexRow
     import pyarrow as pa
 
     name, rows = f"{manifest.writes:06d}", 0
-    columns = manifest.columns
-    kinds = dict.fromkeys(COLUMNS, "string") | columns
+    kinds = dict.fromkeys(COLUMNS, "string") | manifest.columns
     schema = pa.schema([(column, pa.type_for_alias(kind)) for column, kind in kinds.items()])
-    with (
-        writing(folder / _TABLE.format(name)) as table_path,
-        pa.OSFile(str(table_path), "wb") as sink,
-        pa.ipc.new_file(sink, schema) as table,
-    ):
+    with writing(folder / _TABLE.format(name)) as path, pa.ipc.new_file(path, schema) as table:
         for block in blocks:
-            table.write_table(typed(block.table, columns))
+            table.write_table(typed(block.table, manifest.columns))
             rows += len(block.table)
     if manifest.words is not None:
         write_words(folder, name)
