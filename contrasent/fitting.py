@@ -291,11 +291,11 @@ class Fitter:
 
         Longer sentences than ``max_tokens`` are cut; BERT-whitening and BERT-flow took 64.
         """
-        if (self.is_map and encoder.transform is not None) or encoder.truncate_dim is not None:
-            raise ConfigError(
-                f"{encoder.name} has a transform already ({encoder.transform_described}), or keeps "
-                "not all dimensions; fit on the encoder that it was made from"
-            )
+        kept = encoder.truncate_dim
+        if (self.is_map and encoder.transform is not None) or kept is not None:
+            has = f"has a transform already ({encoder.transform_described})"
+            problem = has if kept is None else f"keeps {kept} of {encoder.full_width} dimensions"
+            raise ConfigError(f"{encoder.name} {problem}; fit on the encoder that it was made from")
         usual = encoder.max_tokens
         encoder.max_tokens = min(usual, max_tokens or usual)
         used = {"precision": precision, "max_tokens": encoder.max_tokens}

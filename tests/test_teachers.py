@@ -102,10 +102,10 @@ def test_every_sentence_of_an_example_has_a_target(teacher, tmp_path):
 def test_the_linear_layer_is_trained_in_the_teachers_space(width, loss, teacher, student, rng):
     settings = {"teacher": str(teacher(width)), "space": "teacher", "loss": loss}
     batch, plain = pack([[2, 5 + n, 7, 3] for n in range(5)]), student.eval()
-    rows = plain(batch).pooled[0].detach()
+    rows, student.truncate_dim = plain(batch).pooled[0].detach(), 4
     objective = objectives.build("distil", settings, width=16, data_views=1, encoder=student)
     wanted, weight = rng(5, width), torch.eye(width, 16, requires_grad=True)
-    assert student.full_width == width
+    assert student.full_width == student.width == width
     batch = replace(batch, columns={Need.TARGETS: wanted})
     objective(student(batch), batch)["distillation"].backward()
     oracles.distillation(rows @ weight.T, wanted, loss).backward()

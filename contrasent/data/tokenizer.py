@@ -284,6 +284,8 @@ class Tokenizer:
         """Write the tokenizer as it was read, for transformers and sentence-transformers."""
         for reading in ("is_local", "local_files_only"):  # how it was read here, nobody else's
             self._pretrained.init_kwargs.pop(reading, None)
+        if self._pretrained.pad_token is None:  # without one other libraries make no batch
+            self._pretrained.pad_token = self._pretrained.eos_token or self._pretrained.unk_token
         self._pretrained.save_pretrained(str(folder))
         path = Path(folder) / "tokenizer_config.json"
         text = path.read_text(encoding="utf-8")

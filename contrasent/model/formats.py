@@ -73,6 +73,9 @@ def export(
         names = partial / "special_tokens_map.json"
         if not names.is_file():
             files.write_json(names, encoder.tokenizer.special_names)
+        known = files.read_json(config := partial / "tokenizer_config.json")
+        known.pop("max_length", None)  # of a truncation that the encoder does not have
+        files.write_json(config, known | {"model_max_length": encoder.max_tokens})
         graph = partial / "onnx" / "model.onnx"
         graph.parent.mkdir()
         export_onnx(encoder.backbone, graph)
@@ -96,7 +99,7 @@ def export(
 
 def _measure(format_name: str, encoder: SentenceEncoder, exported: Encoder) -> Parity:
     text = Path(__file__).parents[1] / "quickstart_data" / "wikipedia.txt"
-    lines = text.read_text(encoding="utf-8").splitlines()[:_SENTENCES]
+    lines = [*filter(None, text.read_text(encoding="utf-8").splitlines())][:_SENTENCES]
     texts = [*lines, "a", " ".join(lines[:_LONG])]
     ours, theirs = (
         it.encode(texts, precision="fp32", on_overflow="truncate").astype(np.float64)

@@ -139,6 +139,7 @@ class StaticEncoder(LookupEncoder):
             st_modules.write_conventions(partial, self.conventions)
             known = {"pooler": self.pooler, "head": "none", "width": self.width}
             checkpoint.write_info(partial, {**known, **(info or {})})
+            write_card(partial)
 
     def fingerprint(self) -> str:
         parts = (self.normalize, self.tokenizer.fingerprint, *self.conventions.identity)

@@ -72,6 +72,7 @@ class Distil(Objective):
             stored, encoder = config.teacher.endswith(_STORED), start.require_encoder()
             teacher = None if stored else load_encoder(config.teacher, device=self._device)
             self._width = read_rows(config.teacher).shape[1] if teacher is None else teacher.width
+            encoder.truncate_dim = None  # all dimensions are compared with the teacher's
             if encoder.transform is None:
                 encoder.transform = Projection(start.width, self._width).to(encoder.device)
             elif start.width != self._width:

@@ -21,7 +21,7 @@ import numpy as np
 from contrasent.data.readers import stop
 from contrasent.data.tokenizer import require_text, sentences_of
 from contrasent.encode.shards import Sentences
-from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick, warn
+from contrasent.errors import CheckpointError, ConfigError, DataError, first_line, pick, shown, warn
 
 COLUMNS = ("id", "text")  # strings of a row, first in its table; others are its metadata
 RESERVED = (*COLUMNS, "path", "_file")  # names that columns of a user's table do not get
@@ -35,6 +35,8 @@ _COMMA = r"^\s*[+-]?[\d.]*\d,\d+\s*$"
 _SPELT = {"<>": "!=", "=": "==", "#": "?"}  # no comment hides a part
 _WORDS = {word: word for word in ("and", "or", "not", "in", "is")}
 _WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@", "not like": "%"}
+_MOST = 1_500  # terms: over a chain of some thousands of conditions Arrow ends the process
+_TERM = ast.Call | ast.Constant  # what is read twice: a condition there would double the work
 _FAULTS = SyntaxError, ValueError, LookupError, TypeError, OverflowError, RuntimeError, MemoryError
 _SIGNS = ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE
 _OPERATORS = operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge
@@ -50,10 +52,11 @@ def read_filter(text: str) -> tuple[Any, dict[str, bool]]:
             values = (getattr(part, "value", None) for part in ast.walk(node))
             if isinstance(node, ast.Compare) and {int, float} & {*map(type, values)}:
                 columns |= dict.fromkeys(_columns(node), True)
-        return _expression(tree.body), columns
+        return _expression(tree), columns
     except _FAULTS as error:
         how = 'year >= 2020 and (source = "faq" or not `file name` in ("a", "b"))'
-        raise ConfigError(f"the filter {text!r} cannot be read; write it as: {how}") from error
+        how += ", with at most 500 conditions or 1,000 values"
+        raise ConfigError(f"the filter {shown(text)} cannot be read; write it as: {how}") from error
 
 
 def _in_python(token: re.Match[str]) -> str:
@@ -69,11 +72,13 @@ def _columns(node: ast.AST) -> list[str]:
     return [ast.literal_eval(it.args[0]) for it in ast.walk(node) if isinstance(it, ast.Call)]
 
 
-def _expression(node: ast.expr) -> Any:
+def _expression(node: ast.AST) -> Any:
     """The expression of a part of the tree; ValueError if it is of another kind."""
     import pyarrow.compute as pc
 
     match node:
+        case ast.Expression(part) if sum(isinstance(it, _TERM) for it in ast.walk(part)) <= _MOST:
+            return _expression(part)
         case ast.BoolOp(op=joint, values=parts):
             joined = operator.and_ if isinstance(joint, ast.And) else operator.or_
             return reduce(joined, map(_expression, parts))
@@ -84,20 +89,18 @@ def _expression(node: ast.expr) -> Any:
         case ast.BinOp(left, ast.MatMult() | ast.Mod() as op, ast.Constant(str() as pattern)):
             matched = pc.match_like(_expression(left), pattern)
             return ~matched if isinstance(op, ast.Mod) else matched
-        case ast.Compare(left, [ast.Is() | ast.IsNot() as sign], [ast.Constant(None)]):
+        case ast.Compare(left, [ast.Is() | ast.IsNot() as op], [ast.Constant(None)]):
             matched = _expression(left).is_null()
-            return matched if isinstance(sign, ast.Is) else ~matched
-        case ast.Compare(left, [ast.In() | ast.NotIn() as sign], [right]):
+            return matched if isinstance(op, ast.Is) else ~matched
+        case ast.Compare(ast.Call() as left, [ast.In() | ast.NotIn() as op], [right]):
             first = _expression(left)
             values = right.elts if isinstance(right, ast.Tuple | ast.List) else [right]
             matched = reduce(operator.or_, [first == _expression(value) for value in values])
-            return matched if isinstance(sign, ast.In) else ~matched
-        case ast.Compare(left, [sign], [right]):
-            return _COMPARED[type(sign)](_expression(left), _expression(right))
-        case ast.Compare(left, signs, others):  # 2019 < year <= 2021
-            pairs = zip(signs, pairwise([left, *others]), strict=True)
-            parts = [ast.Compare(a, [sign], [b]) for sign, (a, b) in pairs]
-            return reduce(operator.and_, map(_expression, parts))
+            return matched if isinstance(op, ast.In) else ~matched
+        case ast.Compare(left, ops, [*inner, right]) if all(isinstance(it, _TERM) for it in inner):
+            terms = pairwise(map(_expression, [left, *inner, right]))  # 2019 < year <= 2021
+            compared = zip((_COMPARED[type(op)] for op in ops), terms, strict=True)
+            return reduce(operator.and_, [compare(*pair) for compare, pair in compared])
         case ast.Call(func=ast.Name(), args=[ast.Constant(str() as name)]):
             return pc.field(name)
         case ast.Constant(bool() | int() | float() | str() as value):
@@ -158,7 +161,8 @@ def metadata_table(rows: Iterable[Mapping[str, Any]]) -> Any:
     if reserved := names.keys() & {*COLUMNS}:
         raise DataError(f"metadata cannot be called {reserved.pop()!r}; give it another name")
     require_text(names, "name of metadata")
-    return pa.table({name: _metadata_column([row.get(name) for row in rows]) for name in names})
+    columns = {name: _metadata_column([row.get(name) for row in rows]) for name in names}
+    return pa.table(columns | {"id": pa.nulls(len(rows))}).select([*names])  # counted if empty
 
 
 def metadata_of(sentences: Sentences) -> list[dict[str, Any]] | None:

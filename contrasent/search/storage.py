@@ -28,7 +28,7 @@ from contrasent.search import nearest as knn
 from contrasent.search import words as bm25
 from contrasent.search.metadata import COLUMNS, IndexRows, Kind, matching_rows, typed
 from contrasent.search.nearest import KINDS, MILVUS, Ann, AnnInfo, Recall, VectorsInfo, kind_for
-from contrasent.search.words import Hit, WordIndex, WordsInfo
+from contrasent.search.words import Hit, Ranked, WordIndex, WordsInfo
 
 MILVUS_FOLDER, LITE = "milvus.db", "texts"  # of an index in Milvus Lite, and its collection
 _COLLECTION = rf"^({LITE}|contrasent_\d+_[0-9a-f]{{16}})$"
@@ -303,12 +303,12 @@ class Snapshot:
             least = -inf if how.threshold is None else how.threshold
             count = max(_CANDIDATES, 10 * how.top_k) if is_hybrid else how.top_k
             near = self._nearest(queries, count, live)
-            ranked = [[hit for hit in hits if hit[1] >= least] for hits in near]
+            ranked = [[Ranked(*hit) for hit in hits if hit[1] >= least] for hits in near]
             if is_hybrid:
                 exact = (partial(self._similarities, it) for it in queries)
                 sides = zip(near, exact, by_words, strict=True)
                 ranked = [bm25.nearest_by_both(*side, np.flatnonzero(live), how) for side in sides]
-        return [[self._hit(*it) for it in rows] for rows in ranked]
+        return [[self._hit(it) for it in rows] for rows in ranked]
 
     def _nearest(
         self, queries: np.ndarray, count: int, live: np.ndarray
@@ -319,10 +319,10 @@ class Snapshot:
     def _similarities(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return knn.row_similarities(self.vectors, self.manifest.similarity, query, rows)
 
-    def _hit(self, row: int, *scores: Any) -> Hit:
-        [cells] = self.table.slice(row, 1).to_pylist()
+    def _hit(self, ranked: Ranked) -> Hit:
+        [cells] = self.table.slice(ranked.row, 1).to_pylist()
         known = {n: v for n, v in cells.items() if v is not None and n != "_file"}  # ours
-        return replace(Hit(known.pop("id"), known.pop("text"), *scores), metadata=known or None)
+        return Hit(known.pop("id"), known.pop("text"), *ranked[1:], known or None)
 
     def rows_of(self, values: Sequence[str], name: str = "id") -> dict[str, int]:
         """The numbers of the rows that have any of some ids, or values of another column."""

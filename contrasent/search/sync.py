@@ -122,8 +122,7 @@ def sync_index(
             writer.replace(rows.get(name, []), sections, name, digest)
     writer.removed += [identity for name in gone for identity in rows[name]]
     synced = writer.write()
-    first = synced.manifest.segments[0].rows
-    if 2 * np.count_nonzero(synced.snapshot.live[:first]) < len(synced):
+    if 2 * synced.snapshot.live[: synced.manifest.segments[0].rows].sum() < len(synced):
         synced.optimize(show_progress=show_progress)
     return Synced(len(files), changed, len(gone), writer.passages, writer.embedded)
 

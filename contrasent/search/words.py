@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
@@ -27,10 +27,8 @@ from contrasent.search.nearest import Live
 
 Scores = NDArray[np.float32]
 Rows = NDArray[np.int64]
-Ranked = tuple[Any, ...]  # a row, and the numbers of its `Hit`, from the score on
 
-K1, B, RANKS = 1.5, 0.75, 60
-_SAMPLE = 4_096
+K1, B, RANKS, _SAMPLE = 1.5, 0.75, 60, 4_096
 TABLE = ("word", "rows", "counts")  # columns of a table of words
 
 # Vowel signs, which Python takes for no part of a word: Hebrew, Arabic, scripts of India.
@@ -145,6 +143,17 @@ def fuse(dense: Scores, by_words: Scores, weight: float) -> Scores:
     return np.asarray((1 - weight) * next(z) + weight * next(z), np.float32)
 
 
+class Ranked(NamedTuple):
+    """A row, the score that ranks it, and its similarity and BM25 with its rank by either."""
+
+    row: int
+    score: float
+    dense: float | None = None
+    dense_rank: int | None = None
+    words: float | None = None
+    words_rank: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
     """An indexed text that was found."""
@@ -167,7 +176,7 @@ class Hit:
 def nearest_by_words(scores: Scores, top_k: int) -> list[Ranked]:
     """The rows of the ``top_k`` largest scores ``(N,)`` of BM25, of those that share a word."""
     best = ((row, float(scores[row])) for row in best_by_words(scores, top_k).tolist())
-    return [(row, score, None, None, score, rank) for rank, (row, score) in enumerate(best, 1)]
+    return [Ranked(row, it, words=it, words_rank=rank) for rank, (row, it) in enumerate(best, 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +223,6 @@ def nearest_by_both(
     best = order[scores[0][order] >= least][: how.top_k]
     columns = (cells[best].tolist() for cells in (rows, fused, *scores))
     return [
-        (row, score, dense, ranks[0].get(row), words, ranks[1].get(row))
+        Ranked(row, score, dense, ranks[0].get(row), words, ranks[1].get(row))
         for row, score, dense, words in zip(*columns, strict=True)
     ]

@@ -92,6 +92,9 @@ def test_nothing_is_fitted_twice(encoder, text):
             fit(encoder, text)
     table, _ = FITTERS["static"].fit(encoder, text)  # which follows the encoder with its map
     assert table.width == encoder.width
+    encoder.transform, encoder.truncate_dim = None, 3
+    with pytest.raises(ConfigError, match=r"keeps 3 of \d+ dimensions; fit on the encoder"):
+        fit_whitening(encoder, text)
 
 
 SETTINGS = FlowSettings(levels=2, depth=2, coupling_width=8, batch_size=16, epochs=6)
@@ -295,6 +298,7 @@ def test_a_static_table_is_the_ridge_regression_of_embeddings(encoder, text_file
     assert found["held_out_cosine"] == pytest.approx(cosine, abs=1e-4)
     assert f"held_out_cosine: {found['held_out_cosine']}" in said.err
     assert "no use" not in said.out + found["described"]
+    assert (tmp_path / "table/README.md").is_file()
     assert b"16 dimensions" in published_files(tmp_path / "table", "me/table")[1]["README.md"]
     theirs = SentenceTransformer(str(tmp_path / "table"), device="cpu").encode(sentences)
     assert theirs == pytest.approx(table.encode(sentences), abs=1e-6)

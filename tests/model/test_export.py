@@ -55,11 +55,21 @@ def rows_of_graph(folder, name, encoder):
 def test_a_graph_gives_the_states_and_the_folder_the_rest(encoder, tmp_path):
     parity = export(encoder, tmp_path / "onnx", "onnx")
     assert parity.largest_gap < 1e-6 and parity.sentences > 200
+    limits = json.loads((tmp_path / "onnx/tokenizer_config.json").read_text())
+    assert (limits["model_max_length"], limits.get("max_length")) == (encoder.max_tokens, None)
     headed = rows_of_graph(tmp_path / "onnx", "onnx/model.onnx", encoder)
     np.testing.assert_allclose(headed, encoder.encode(SENTENCES, precision="fp32"), atol=1e-4)
     kept = json.loads((tmp_path / "onnx/contrasent.json").read_text())
     assert kept["export"]["largest_gap"] == parity.largest_gap
     assert json.loads((tmp_path / "onnx/special_tokens_map.json").read_text())["cls_token"]
+
+
+def test_a_graph_needs_no_special_tokens(encoder, tmp_path):
+    encoder.save(tmp_path / "plain")
+    path = tmp_path / "plain/tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": None}))
+    parity = export(SentenceEncoder(tmp_path / "plain", pooler="mean"), tmp_path / "onnx", "onnx")
+    assert parity.largest_gap < 1e-6
 
 
 def test_a_quantized_graph_is_exact_where_16_bits_would_overflow(tmp_path):

@@ -33,6 +33,17 @@ def assert_same(mine, other):
     assert np.abs(mine - other).max() <= BAR
 
 
+def test_sentence_transformers_pads_where_a_tokenizer_has_no_token_for_it(tmp_path):
+    folder = save_tiny(tmp_path / "plain")
+    path = folder / "tokenizer_config.json"
+    changed = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": None}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    encoder = SentenceEncoder(folder, pooler="mean", head="none")
+    saved = encoder.save(tmp_path / "saved") or tmp_path / "saved"
+    assert_same(ours(encoder), theirs(saved))
+    assert SentenceEncoder(saved).fingerprint() == encoder.fingerprint()
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("head", [None, 5])
 @pytest.mark.parametrize("pooler", POOLERS)

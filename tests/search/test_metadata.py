@@ -107,7 +107,7 @@ def test_conditions_without_sense_are_refused(condition, encoder, folder):
 
 
 def test_metadata_outlives_changes_merges_and_columns_of_other_types(encoder, folder):
-    index = Index.build(encoder, ["a", "b"], folder, ["a", "b"])
+    index = Index.build(encoder, ["a", "b"], folder, ["a", "b"], metadata=[{}, {}])
     assert index.search(encoder, ["a"])[0][0].metadata is None
     index.add(encoder, ["c"], ["c"], metadata=[{"n": 1, "is": True, "_id": "x", "late": None}])
     assert index.search(encoder, ["a"], filter="late like 'x%'") == [[]]
@@ -207,6 +207,14 @@ def test_approximate_search_of_some_rows_finds_what_exact_search_finds(kind, fol
             for of, best in zip(hits, nearest, strict=True)
         ]
         assert np.mean(shared) > 9.5, name
+
+
+def test_a_filter_whose_work_would_have_no_bound_is_refused():
+    long = " or ".join(["year = 1"] * 501), f"year in ({', '.join(['1'] * 1_501)})"
+    for condition in (*long, "1 < (1 < year < 2) < 2", "(year in (1, 2)) in (true)"):
+        with pytest.raises(ConfigError, match="at most 500 conditions or 1,000 values") as refused:
+            read_filter(condition)
+        assert len(str(refused.value)) < 400
 
 
 def test_a_column_may_have_any_name_in_quotes():

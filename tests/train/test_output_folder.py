@@ -10,7 +10,7 @@ from contrasent.training import run_folder
 pytestmark = pytest.mark.usefixtures("desk")
 
 
-def test_a_run_is_not_replaced_unless_asked(desk):
+def test_a_run_is_replaced_only_if_asked_and_never_with_a_file_of_the_users(desk):
     worked(*train())
     before = tree(desk / "out")
     assert "out holds a training run already: --resume continues it" in refused(*train())
@@ -19,15 +19,19 @@ def test_a_run_is_not_replaced_unless_asked(desk):
     assert tree(desk / "out") == before
     worked(*train("--overwrite", "--train.seed", "7"))
     assert tree(desk / "out") != before
+    (desk / "out" / "thesis.txt").write_text("three years of work")
+    before = tree(desk / "out")
+    message = refused(*train("--overwrite"))
+    assert "holds thesis.txt, which no training run wrote" in message and "--output" in message
+    assert tree(desk / "out") == before
 
 
 @pytest.mark.parametrize("flag", [(), ("--resume",), ("--overwrite",)])
 @pytest.mark.parametrize("with_recipe", [False, True])
 def test_a_folder_of_the_users_is_never_touched(desk, flag, with_recipe):
     mine = desk / "mine"
-    mine.mkdir()
+    (mine / "best").mkdir(parents=True)
     (mine / "thesis.txt").write_text("three years of work")
-    (mine / "best").mkdir()
     (mine / "best" / "thesis.txt").write_text("the better version")
     if with_recipe:
         (mine / "recipe.yaml").write_text(worked("recipes", "unsup-simcse").out)
@@ -35,15 +39,6 @@ def test_a_folder_of_the_users_is_never_touched(desk, flag, with_recipe):
     message = refused(*train("--output", "mine", *flag))
     assert "mine holds files that are not of a training run, such as best; choose" in message
     assert tree(mine) == before
-
-
-def test_what_a_user_put_into_a_run_is_not_removed_with_it(desk):
-    worked(*train())
-    (desk / "out" / "thesis.txt").write_text("three years of work")
-    before = tree(desk / "out")
-    message = refused(*train("--overwrite"))
-    assert "holds thesis.txt, which no training run wrote" in message and "--output" in message
-    assert tree(desk / "out") == before
 
 
 @pytest.mark.parametrize("start", ["out", "out/best", "./out/../out/last"])

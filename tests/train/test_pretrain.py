@@ -8,7 +8,7 @@ import torch
 import transformers
 from helpers.command_line import refused, worked
 from helpers.run_files import metrics, weights
-from helpers.tiny_models import SENTENCES, save_tiny, save_tiny_masked_lm
+from helpers.tiny_models import SENTENCES, config_of, save_tiny, save_tiny_masked_lm
 from tokenizers import BertWordPieceTokenizer
 from torch.nn import functional as F
 
@@ -111,11 +111,7 @@ def test_one_command_trains_and_says_what_is_next(tmp_path, tiny_masked_lm, text
 
 
 def test_from_scratch_learns_a_vocabulary_and_begins_with_random_weights(tmp_path, text_file):
-    shape = transformers.BertConfig(
-        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=24, max_position_embeddings=40,
-    )  # fmt: skip
-    shape.save_pretrained(tmp_path / "shape")
+    config_of("bert", 60, positions=40).save_pretrained(tmp_path / "shape")
     bits, late = [], ("--from-scratch", "--seed", "9", "--train.min_rate", "0.5")
     assert "no use" in refused(*command(tmp_path / "shape", text_file, tmp_path / "first", *late))
     for name in ("first", "again"):
@@ -128,7 +124,7 @@ def test_from_scratch_learns_a_vocabulary_and_begins_with_random_weights(tmp_pat
     worked(*words, "--resume")
     start = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "again" / "start")
     weight = start.bert.encoder.layer[0].intermediate.dense.weight
-    assert abs(weight.std().item() - shape.initializer_range) < 0.003
+    assert abs(weight.std().item() - start.config.initializer_range) < 0.003
     theirs = BertWordPieceTokenizer(lowercase=True)
     theirs.train([str(text_file)], vocab_size=60, show_progress=False)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "again" / "run" / "last")
