@@ -210,11 +210,13 @@ def test_approximate_search_of_some_rows_finds_what_exact_search_finds(kind, fol
 
 
 def test_a_filter_whose_work_would_have_no_bound_is_refused():
-    long = " or ".join(["year = 1"] * 501), f"year in ({', '.join(['1'] * 1_501)})"
+    long = " or ".join(["year = 1"] * 501), " or ".join(["true"] * 10_000)
     for condition in (*long, "1 < (1 < year < 2) < 2", "(year in (1, 2)) in (true)"):
-        with pytest.raises(ConfigError, match="at most 500 conditions or 1,000 values") as refused:
+        with pytest.raises(ConfigError, match=r"^.{,300}, with at most 500 conditions$"):
             read_filter(condition)
-        assert len(str(refused.value)) < 400
+    table, listed = pa.table({"n": [2, 3, None]}), tuple(range(-20_000, 20_000, 2))
+    for n, name in ((2, "n"), (3, "not n")):
+        assert table.filter(read_filter(f"{name} in {listed}")[0])["n"].to_pylist() == [n]
 
 
 def test_a_column_may_have_any_name_in_quotes():

@@ -74,7 +74,6 @@ def test_a_run_that_was_killed_while_it_was_replaced_is_still_known_as_a_run(des
 
 
 def test_a_folder_taken_while_this_run_was_loading_is_not_lost(desk, monkeypatch):
-    """Both found the folder empty; the other was quicker, and is done."""
     checked = run_folder.check_trackers
 
     def meanwhile(names):
