@@ -1,7 +1,4 @@
-"""DiffCSE: edits as further views, its conditional tasks in loops, and what is refused.
-
-The whole of it beside its authors' method: ``tests/fidelity/test_diffcse_reference.py``.
-"""
+"""DiffCSE: edits as views, tasks in loops, refusals; fidelity/test_diffcse_reference.py has all."""
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
