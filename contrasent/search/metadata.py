@@ -35,7 +35,7 @@ _COMMA = r"^\s*[+-]?[\d.]*\d,\d+\s*$"
 _SPELT = {"<>": "!=", "=": "==", "#": "?"}  # no comment hides a part
 _WORDS = {word: word for word in ("and", "or", "not", "in", "is")}
 _WORDS |= {"true": "True", "false": "False", "null": "None", "like": "@", "not like": "%"}
-_MOST = 1_000  # steps of 500 conditions: over a chain of some thousands Arrow ends the process
+_STEPS = 1_000  # 500 comparisons, each joined to others: Arrow overflows the stack at some 8,000
 _TERM = ast.Call | ast.Constant  # what is read twice: a condition there would double the work
 _FAULTS = SyntaxError, ValueError, LookupError, TypeError, OverflowError, RuntimeError, MemoryError
 _SIGNS = ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE
@@ -53,7 +53,7 @@ def read_filter(text: str) -> tuple[Any, dict[str, bool]]:
             if isinstance(node, ast.Compare) and {int, float} & {*map(type, values)}:
                 columns |= dict.fromkeys(_columns(node), True)
         steps = sum(len(getattr(it, "values", getattr(it, "ops", ()))) for it in ast.walk(tree))
-        return _expression(tree.body if steps <= _MOST else tree), columns  # no tree is one
+        return _expression(tree.body if steps <= _STEPS else tree), columns  # a tree is refused
     except _FAULTS as error:
         how = 'year >= 2020 and (source = "faq" or not `file name` in ("a", "b"))'
         how += ", with at most 500 conditions"

@@ -104,7 +104,7 @@ def sync_index(
                 hashes[name] = digest
     absent = rows.keys() - files
     gone = {name for name in absent if any((base / name).is_relative_to(root) for root in roots)}
-    if lost := [name for name in absent - gone if not (base / name).exists()]:
+    if lost := sorted(name for name in absent - gone if not (base / name).exists()):
         what = "name its folder too, and move an index together with its files"
         warn(f"{base / lost[0]} is not there ({len(lost)} such files): {what}")
     for name, path in files.items():
