@@ -6,13 +6,14 @@ import subprocess
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from helpers.tiny_models import config_of, save_tiny_masked_lm, transformer
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import results
+from benchmarks import authors, results
 from benchmarks.flops import Model, forward_flops, step_flops
 from benchmarks.jobs import padded
 from benchmarks.material import Material, random_masked_lm
@@ -21,6 +22,9 @@ from benchmarks.results import Entry, Result, read, write
 from benchmarks.worker import Worker, answer
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.masked_lm import MaskedLm
+from contrasent.reproduce.cells import read_records
+from contrasent.reproduce.outcome import document
+from contrasent.reproduce.verdicts import verdicts
 
 MINE = {"contrasent bf16", "contrasent fp32"}
 
@@ -265,3 +269,41 @@ def test_the_shape_is_read_from_the_folder(tmp_path):
     for kind in ("bert", "distilbert"):
         config_of(kind, 40).save_pretrained(tmp_path / kind)
         assert Model.of(tmp_path / kind) == TINY
+
+
+THEIRS = """
+from types import SimpleNamespace
+from torch.nn import Linear, functional
+from transformers.file_utils import add_start_docstrings
+from transformers.models.bert.modeling_bert import BertModel, BertPreTrainedModel
+
+class BertForCL(BertPreTrainedModel):
+    def __init__(self, config, model_args):
+        super().__init__(config)
+        self.bert, self.temp = BertModel(config, add_pooling_layer=False), model_args.temp
+        self.new = Linear(config.hidden_size, 2)
+        self.init_weights()
+
+    def forward(self, input_ids, attention_mask, **_):
+        ids, mask = (it.flatten(0, 1) for it in (input_ids, attention_mask))
+        first = functional.normalize(self.bert(ids, mask).last_hidden_state[:, 0], dim=-1)
+        one, other = first.view(*input_ids.shape[:2], -1).unbind(1)
+        scores = one @ other.t() / self.temp
+        return SimpleNamespace(loss=functional.cross_entropy(scores, scores.argmax(1) * 0 + 1))
+"""
+
+
+def test_the_authors_code_is_trained_and_told_beside_ours(tmp_path, capsys):
+    (tmp_path / "simcse").mkdir()
+    (tmp_path / "simcse" / "models.py").write_text(THEIRS)
+    output, checkout = tmp_path / "out", ("--simcse", tmp_path, "--diffcse", tmp_path)
+    words = (*checkout, "--output", output, "--scale", "smoke", "--seeds", 1, "--rows")
+    authors.main([*map(str, words), "unsup SimCSE"])
+    table = capsys.readouterr().out.partition("# Gao")[2]
+    assert "| unsup SimCSE by the authors' code |" in table
+    recorded = read_records(output)["simcse/authors"]
+    ours, theirs = (row.cells["Avg"].results[0][0] for row in recorded.rows)
+    assert document(recorded).strip() == f"# Gao{table}".strip()
+    moved = [recorded.examples(it)["stsb"] for it in (ours, theirs)]
+    assert np.abs(moved[0] - moved[1]).max() > 0
+    assert verdicts([recorded])[0].number == "A1"
