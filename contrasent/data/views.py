@@ -19,6 +19,7 @@ from numpy.random import Generator
 from contrasent.data import documents, loader
 from contrasent.data.batch import Need, Packed, end_to_end
 from contrasent.data.examples import Examples
+from contrasent.data.loader import TokenStore
 from contrasent.data.tokenizer import Tokenizer
 from contrasent.errors import DataError, logger, require_extra
 from contrasent.settings import ViewSettings
@@ -264,11 +265,7 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
 
 
 def _open_source(
-    settings: ViewSettings,
-    examples: Examples,
-    tokenizer: Tokenizer,
-    store: loader.TokenStore,
-    views: int,
+    settings: ViewSettings, examples: Examples, tokenizer: Tokenizer, store: TokenStore, views: int
 ) -> loader.ViewSource:
     view, both, share = VIEWS[settings.name], settings.sides == "both", share_of(settings)
     limit = store.manifest.max_tokens

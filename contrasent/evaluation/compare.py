@@ -133,13 +133,9 @@ def compare_ratios(
 
 
 def _compared(baseline: Scores, difference: float, ends: Interval | None, p: float) -> Compared:
+    name = baseline.records[0].encoder if baseline.records else ""
     return Compared(
-        baseline=baseline.records[0].encoder if baseline.records else "",
-        difference=difference,
-        interval=ends,
-        p_value=p,
-        p_holm=p,
-        tests=1,
+        baseline=name, difference=difference, interval=ends, p_value=p, p_holm=p, tests=1
     )
 
 

@@ -10,7 +10,7 @@ Shapes: P pairs, N distinct sentences, D embedding width.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,8 @@ class Edits:
         long = (it for it in dict.fromkeys(texts) if len(it.split()) >= _FEWEST_WORDS)
         sentences = tuple(sentence for sentence, _ in zip(long, range(_SENTENCES), strict=False))
         if len(sentences) < 100:
-            raise DataError(
-                f"{name}: {len(sentences)} distinct sentences have {_FEWEST_WORDS} words or more; "
-                "edits need 100"
-            )
+            few = f"{len(sentences)} distinct sentences have {_FEWEST_WORDS} words or more"
+            raise DataError(f"{name}: {few}; edits need 100")
         random = np.random.default_rng(seed)
         drawn = random.integers((len(WAYS), len(PLACES), len(SIZES)), size=(len(sentences), 3))
         words = [word for sentence in sentences for word in sentence.split()]
@@ -321,8 +319,7 @@ def measurement(encoder: DescribedEncoder, pairs: RatedPairs, precision: str) ->
     """Alignment and uniformity with what they are of, as a value of a line of metrics.jsonl."""
     position = pairs.position(pairs.embed(EncoderUse(encoder, precision)))
     return {
-        "alignment": position.alignment,
-        "uniformity": position.uniformity,
+        **asdict(position),
         "pairs": pairs.label,
         "positive_pairs": int(pairs.positive.sum()),
         "sentences": len(pairs.sentences),

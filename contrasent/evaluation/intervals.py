@@ -9,7 +9,7 @@ Shapes: N pairs, sentences or queries; R resamples; K estimates of the same N; S
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import atanh, sqrt, tanh
 from statistics import NormalDist
 from zlib import crc32
@@ -83,15 +83,8 @@ def interval(draws: Vector, bootstrap: Bootstrap) -> Interval | None:
     if len(finite) < (1 - _DEGENERATE) * len(draws):
         return None
     tail = (1 - bootstrap.confidence) / 2
-    low, high = np.quantile(finite, [tail, 1 - tail])
-    return Interval(
-        low=float(low),
-        high=float(high),
-        error=float(finite.std(ddof=1)),
-        confidence=bootstrap.confidence,
-        resamples=bootstrap.resamples,
-        seed=bootstrap.seed,
-    )
+    low, high = np.quantile(finite, [tail, 1 - tail]).tolist()
+    return Interval(low=low, high=high, error=float(finite.std(ddof=1)), **asdict(bootstrap))
 
 
 def intervals(

@@ -68,10 +68,8 @@ def stratified_folds(labels: Rows, folds: int, seed: int) -> list[tuple[Rows, Ro
     codes = np.argsort(np.argsort(first_seen))[codes]
     counts = np.bincount(codes)
     if counts.min() < folds:
-        raise DataError(
-            f"a class has {counts.min()} sentences, fewer than the {folds} folds; "
-            "give more data, or a preset with fewer folds"
-        )
+        few = f"a class has {counts.min()} sentences, fewer than the {folds} folds"
+        raise DataError(f"{few}; give more data, or a preset with fewer folds")
     ordered = np.sort(codes)
     shares = [np.bincount(ordered[k::folds], minlength=len(counts)) for k in range(folds)]
     draw = np.random.RandomState(seed)
@@ -85,9 +83,8 @@ def stratified_folds(labels: Rows, folds: int, seed: int) -> list[tuple[Rows, Ro
 
 def judged_folds(rows: Rows, labels: Rows, folds: int, seed: int) -> list[Fold]:
     """K folds of ``rows (n,)``, each trained on the others' rows and stopped by its own."""
-    return [
-        Fold(rows[train], rows[test]) for train, test in stratified_folds(labels[rows], folds, seed)
-    ]
+    chosen = stratified_folds(labels[rows], folds, seed)
+    return [Fold(rows[train], rows[test]) for train, test in chosen]
 
 
 def with_held_out(rows: Rows, seed: int) -> Fold:
@@ -113,10 +110,8 @@ class Problems:
         """Append the column of ones to ``features (N, width)``, on the device that computes."""
         rows, width = features.shape
         if (largest := features.abs().max().item()) > _LARGEST:
-            raise CheckpointError(
-                f"the embeddings have numbers up to {largest:g}, too large for a classifier to "
-                "learn from in 32 bits; scale them"
-            )
+            what = f"numbers up to {largest:g}, too large for a classifier to learn from in 32 bits"
+            raise CheckpointError(f"the embeddings have {what}; scale them")
         self.features = features.new_zeros(rows, -(-(width + 1) // _ALIGNMENT) * _ALIGNMENT)
         self.features[:, :width] = features
         self.features[:, width] = 1
@@ -267,10 +262,8 @@ class Relatedness(Problems):
         """A score of STS-B below 1 lacks the share of a class 0, as in SentEval."""
         super().__init__(features, torch.zeros(len(gold), dtype=torch.int64), len(SCORES))
         if gold.min() < 0 or gold.max() > SCORES[-1]:
-            raise DataError(
-                f"scores from {gold.min():g} to {gold.max():g} are not within 0 to 5, so "
-                "SentEval's regressor cannot be fitted"
-            )
+            what = f"scores from {gold.min():g} to {gold.max():g} are not within 0 to 5"
+            raise DataError(f"{what}, so SentEval's regressor cannot be fitted")
         shares = np.maximum(0, 1 - np.abs(gold - SCORES[:, None]))  # 3.2 is .8 of 3
         self.gold, self.targets = gold, torch.from_numpy(shares.astype(np.float32))
 

@@ -133,10 +133,9 @@ def read_retrieval(name: TaskName) -> RetrievalTask:
             )
         sources = tuple(str(folder / it) for (it,) in present)
     if len(sources) != 3:
-        raise ConfigError(
-            f"{name.name} names {len(sources)} file{'s' * (len(sources) != 1)}; name three, "
-            "retrieve:QUERIES+DOCUMENTS+RELEVANCE, or a folder that holds them"
-        )
+        what = f"{name.name} names {len(sources)} file{'s' * (len(sources) != 1)}; name three"
+        form = "retrieve:QUERIES+DOCUMENTS+RELEVANCE"
+        raise ConfigError(f"{what}, {form}, or a folder that holds them")
     (queries, _, *hashes), (corpus, bare, sha256) = (read_texts(it) for it in sources[:2])
     judged: dict[str, dict[str, float]] = {}
     relevant = open_rows_of(sources[2], "relevance")

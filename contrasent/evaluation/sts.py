@@ -44,10 +44,8 @@ def load_task(names: Sequence[TaskName], options: Options) -> Task:
     (name,) = names
     task = load(name, options.data_dir, options.columns)
     if (task.gold == task.gold[0]).all():
-        raise DataError(
-            f"{name.heading}: every gold is {task.gold[0]:g}, so there is no correlation; is the "
-            "right column taken as the score?"
-        )
+        what = f"every gold is {task.gold[0]:g}, so there is no correlation"
+        raise DataError(f"{name.heading}: {what}; is the right column taken as the score?")
     if options.protocol.regressor and name.name in STS_TASKS and STS_TASKS[name.name].files:
         splits = (TaskName(name.name, split) for split in ("train", "dev"))
         train, dev = (load(split, options.data_dir) for split in splits)
@@ -58,9 +56,8 @@ def load_task(names: Sequence[TaskName], options: Options) -> Task:
 def score(tasks: Sequence[Task], use: EncoderUse, options: Options) -> Scores:
     """Every metric, aggregation and subset; each distinct sentence is encoded once."""
     read = [part for task in tasks for part in (task, *(task.fitted or ()))]
-    sentences, _ = embed.distinct(text for task in read for text in task.sentences)
-    places = {sentence: place for place, sentence in enumerate(sentences)}
-    embeddings = use.encode(sentences)
+    sentences = dict.fromkeys(text for task in read for text in task.sentences)
+    places, embeddings = {text: n for n, text in enumerate(sentences)}, use.encode([*sentences])
     regressors: dict[str, Regressor] = {}
 
     def rows(texts: Sequence[str]) -> Embeddings:
@@ -107,10 +104,8 @@ def _similarities(
         sides = ((rows(it.first), rows(it.second)) for it in task.subsets)
         return tuple(pair_similarities(use.similarity, *both, zeros=True) for both in sides)
     if task.name.split in ("train", "all"):
-        raise DataError(
-            "its regressor is fitted to the training split, so it has no score there; ask for test "
-            "or dev, or for cosines with --no-regressor"
-        )
+        what = "its regressor is fitted to the training split, so it has no score there"
+        raise DataError(f"{what}; ask for test or dev, or for cosines with --no-regressor")
 
     def features(subset: Subset, order: Sequence[int] | slice = slice(None)) -> Embeddings:
         return pair_features(rows(subset.first)[order], rows(subset.second)[order])

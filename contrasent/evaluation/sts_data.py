@@ -145,10 +145,8 @@ def _aligned(sentences: Path, scores: Path) -> Iterator[Pair]:
     """Pairs and their scores, line by line; a pair with an empty score line was not scored."""
     pairs, gold = list(tab_rows(sentences)), list(lines(scores))
     if len(pairs) != len(gold):
-        raise DataError(
-            f"{scores} has {len(gold)} lines, but {sentences} has {len(pairs)}; "
-            "line n of one must belong to line n of the other"
-        )
+        what = f"{scores} has {len(gold)} lines, but {sentences} has {len(pairs)}"
+        raise DataError(f"{what}; line n of one must belong to line n of the other")
     for (number, cells), (_, score) in zip(pairs, gold, strict=True):
         where = f"{sentences}:{number}"
         if score.strip():

@@ -57,10 +57,8 @@ def _questions(path: Path, _: int, __: int) -> Iterator[Item]:
         for number, line in enumerate(file, start=1):
             coarse, _colon, rest = line.strip().partition(":")
             if coarse not in _QUESTIONS or " " not in rest:
-                raise DataError(
-                    f"{path}:{number}: {line.strip()[:40]!r} instead of CLASS:fine question, with "
-                    f"a class of {', '.join(_QUESTIONS)}"
-                )
+                form = f"CLASS:fine question, with a class of {', '.join(_QUESTIONS)}"
+                raise DataError(f"{path}:{number}: {line.strip()[:40]!r} instead of {form}")
             yield (" ".join(rest.split(" ", 1)[1].split()),), _QUESTIONS.index(coarse)
 
 
@@ -73,10 +71,8 @@ def _table(
         if number == 1 and header:
             continue
         if len(cells) != width or cells[label].strip() not in known:
-            raise DataError(
-                f"{path}:{number}: a row has {width} columns, and in column {label + 1} the class "
-                f"{' or '.join(known)}, not {cells}"
-            )
+            wanted = f"{width} columns, and in column {label + 1} the class {' or '.join(known)}"
+            raise DataError(f"{path}:{number}: a row has {wanted}, not {cells}")
         yield tuple(" ".join(cells[place].split()) for place in texts), int(cells[label])
 
 

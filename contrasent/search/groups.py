@@ -19,14 +19,15 @@ from contrasent.encode.shards import manifest_in, open_sentences
 from contrasent.encode.vectors import npy_writer
 from contrasent.errors import ConfigError, DataError, require_extra, warn
 from contrasent.files import scratch
-from contrasent.model.protocol import Encoder, unit_rows
+from contrasent.model.protocol import unit_rows
 from contrasent.options import ClusterOptions, DuplicatesOptions, GroupedText, IndexedText
-from contrasent.search.index import Index
+from contrasent.search.index import Given, Index
 from contrasent.search.mining import letters
 from contrasent.search.nearest import nearest
 from contrasent.search.words import words
 from contrasent.settings import checked, refuse_unused, shared, takes
 
+Texts = str | Path | Rows | Index
 Numbers = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 
@@ -65,10 +66,7 @@ class Groups:
 
 @contextmanager
 def _embedded(
-    text: str | Path | Rows | Index,
-    encoder: Encoder | str | Path | None,
-    asked: GroupedText,
-    show_progress: bool,
+    text: Texts, encoder: Given, asked: GroupedText, show_progress: bool
 ) -> Iterator[tuple[Groups, Vectors]]:
     """Texts of a source, and their vectors ``(N, D)`` of length 1, mapped from disk."""
     with ExitStack() as stack:
@@ -113,11 +111,7 @@ def _split(rows: Numbers, labels: Numbers) -> list[list[int]]:
 
 @takes(DuplicatesOptions)
 def duplicates(
-    text: str | Path | Rows | Index,
-    *,
-    encoder: Encoder | str | Path | None = None,
-    show_progress: bool = False,
-    **options: Any,
+    text: Texts, *, encoder: Given = None, show_progress: bool = False, **options: Any
 ) -> Groups:
     """Find texts that repeat others, as ``contrasent duplicates`` does.
 
@@ -205,11 +199,7 @@ def _leaders(vectors: Vectors, distinct: Numbers, threshold: float) -> Numbers:
 
 @takes(ClusterOptions)
 def cluster(
-    text: str | Path | Rows | Index,
-    *,
-    encoder: Encoder | str | Path | None = None,
-    show_progress: bool = False,
-    **options: Any,
+    text: Texts, *, encoder: Given = None, show_progress: bool = False, **options: Any
 ) -> Groups:
     """Divide texts into clusters, as ``contrasent cluster`` does.
 

@@ -159,16 +159,10 @@ class _Space:
         if not whole or np.isnan(scores[whole]).any():
             few = f"none of the {len(self.pairs)} pairs has {count} {problem}"
             raise DataError("the encoder or its teacher scores NaN; take another" if whole else few)
-        return Mined(
-            examples=[(*self.pairs[n], *(self.texts[row] for row in chosen[n])) for n in whole],
-            pairs=len(self.pairs),
-            corpus=self.corpus,
-            without=len(self.pairs) - len(whole),
-            positives=scores[whole, 0],
-            hardest=scores[whole, 1:],
-            similarity=self.similarity,
-            **more,
-        )
+        examples = [(*self.pairs[n], *(self.texts[row] for row in chosen[n])) for n in whole]
+        counts = len(self.pairs), self.corpus, len(self.pairs) - len(whole)
+        positives, hardest = scores[whole, 0], scores[whole, 1:]
+        return Mined(examples, *counts, positives, hardest, self.similarity, **more)
 
 
 def find_negatives(

@@ -25,12 +25,13 @@ _RESCORED = 4_096
 _EXTRA = 8
 _CHUNK, _SMALL = 65_536, 4_096  # rows; of small vectors, so many are float32 at once
 
+Segments = Sequence[Vectors]
 Live = np.ndarray | None  # ``(N,)`` bool: the rows that were not removed; None if none was
-Recall = Callable[[Sequence[Vectors], "Ann | None"], float]
+Recall = Callable[[Segments, "Ann | None"], float]
 
 
 def nearest(
-    segments: Sequence[Vectors],
+    segments: Segments,
     queries: np.ndarray,
     top_k: int,
     live: Live = None,
@@ -125,11 +126,7 @@ def faiss_metric(similarity: str) -> int:
 
 
 def best_rows(
-    segments: Sequence[Vectors],
-    query: np.ndarray,
-    candidates: np.ndarray,
-    top_k: int,
-    similarity: str,
+    segments: Segments, query: np.ndarray, candidates: np.ndarray, top_k: int, similarity: str
 ) -> list[tuple[int, float]]:
     """The best of the candidates, by scores in float64, then by row."""
     rows, is_cosine = np.sort(candidates), similarity == "cosine"
@@ -140,7 +137,7 @@ def best_rows(
 
 
 def row_similarities(
-    segments: Sequence[Vectors], similarity: str, query: np.ndarray, rows: np.ndarray
+    segments: Segments, similarity: str, query: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
     """Similarities ``(R,)``, in float64, of a query ``(D,)`` and R sorted rows."""
     of_unit = "dot" if similarity == "cosine" else similarity  # vectors of cosines have length 1
@@ -266,7 +263,7 @@ class VectorsInfo:
 
 
 def write_ann(
-    segments: Sequence[Vectors],
+    segments: Segments,
     kind: str,
     folder: Path,
     number: int,
@@ -299,7 +296,7 @@ def write_ann(
     return AnnInfo(file, kind, rows, effort, recall, min(rows, _MEASURED))
 
 
-def recall_beside(full: Sequence[Vectors], similarity: str) -> Recall:
+def recall_beside(full: Segments, similarity: str) -> Recall:
     """What measures a search of the same rows: the share that it finds of the 10 nearest ``full``.
 
     The queries are like rows, but none of them is one.
@@ -308,7 +305,7 @@ def recall_beside(full: Sequence[Vectors], similarity: str) -> Recall:
     queries = a + (b - c) / 2
     exact = nearest(full, queries, _MEASURED_AT, similarity=similarity)
 
-    def recall(segments: Sequence[Vectors], ann: Ann | None) -> float:
+    def recall(segments: Segments, ann: Ann | None) -> float:
         shares = []
         answers = nearest(segments, queries, _MEASURED_AT, ann=ann, similarity=similarity)
         for query, hits, best in zip(queries, answers, exact, strict=True):
@@ -320,7 +317,7 @@ def recall_beside(full: Sequence[Vectors], similarity: str) -> Recall:
     return recall
 
 
-def _sample(segments: Sequence[Vectors], count: int, seed: int = 0) -> np.ndarray:
+def _sample(segments: Segments, count: int, seed: int = 0) -> np.ndarray:
     draw, lengths = np.random.default_rng(seed), [*map(len, segments)]
     numbers = split_rows(lengths, np.sort(draw.permutation(sum(lengths))[:count]))
     rows = np.concatenate([segment[own] for segment, own in zip(segments, numbers, strict=True)])
