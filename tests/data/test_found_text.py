@@ -62,97 +62,83 @@ def wrapped(article, width=72):
 
 POEM = ["The wind is in the barley", "and in the barley it is still", "still as the stone", "Rain"]
 SUBTITLE = "{n}\n00:{n:02}:01,000 --> 00:{n:02}:04,000\n{text}\n"
-LINES, DOCUMENTS = False, True
+
+
+def kind(content, documents=False, name="a.txt", **dirt):
+    """What stands in a file, whether it has documents, and the counts of dirt."""
+    return name, content, documents, dirt
+
+
 KINDS = {
-    # what stands in the file, whether it has documents, and the counts of dirt
-    "blank lines by accident": ("a.txt", with_blanks(unrelated(), 80), LINES, {}),
+    "blank lines by accident": kind(with_blanks(unrelated(), 80)),
     # each answer is near to its question, and no blank line says where a pair ends
-    "questions and answers": ("a.txt", with_blanks(questions(), 40), LINES, {}),
-    "questions and answers in pairs": (
-        "a.txt",
-        joined(questions()[k : k + 2] for k in range(0, 600, 2)),
-        DOCUMENTS,
-        {},
+    "questions and answers": kind(with_blanks(questions(), 40)),
+    "questions and answers in pairs": kind(
+        joined(questions()[k : k + 2] for k in range(0, 600, 2)), documents=True
     ),
-    "a blank line after every line": ("a.txt", "\n\n".join(unrelated()[:300]), LINES, {}),
+    "a blank line after every line": kind("\n\n".join(unrelated()[:300])),
     # a document of one line has no next sentence
-    "double-spaced articles": ("a.txt", "\n\n\n".join(article_lines(40)), LINES, {}),
-    "articles": ("a.txt", joined(articles()[:100], "\r\n"), DOCUMENTS, {"tags": 0, "urls": 0}),
-    "a CSV export": (
-        "a.csv",
+    "double-spaced articles": kind("\n\n\n".join(article_lines(40))),
+    "articles": kind(joined(articles()[:100], "\r\n"), documents=True, tags=0, urls=0),
+    "a CSV export": kind(
         "id,text\n\n" + "".join(f'{k},"{k} ""said"" <b>a</b>\nb"\n' for k in range(40)),
-        LINES,
-        {"tags": 40},
+        name="a.csv",
+        tags=40,
     ),
-    "HTML pages": (
-        "a.txt",
+    "HTML pages": kind(
         "".join(f"<p>{line.replace('and', '&amp;')}</p>\n" for line in unrelated()[:200]),
-        LINES,
-        {"tags": 200, "entities": sum("and" in line for line in unrelated()[:200])},
+        tags=200,
+        entities=sum("and" in line for line in unrelated()[:200]),
     ),
     # the paragraphs below a heading belong together
-    "Markdown": (
-        "a.txt",
+    "Markdown": kind(
         joined([f"# {article[0][:20]}", *article] for article in articles()[:50]),
-        DOCUMENTS,
-        {"markdown": 50},
+        documents=True,
+        markdown=50,
     ),
-    "repeats": ("a.txt", "\n".join([*unrelated()[:100]] * 3), LINES, {"repeated": 200}),
-    "several languages": (
-        "a.txt",
+    "repeats": kind("\n".join([*unrelated()[:100]] * 3), repeated=200),
+    "several languages": kind(
         "Das ist nicht die Frage, und es wird kalt\nIl est dans la rue avec les autres\n"
-        "это не так, как я думал\nThe answer is in the book that you have\n日本語の文です\n",
-        LINES,
-        {},
+        "это не так, как я думал\nThe answer is in the book that you have\n日本語の文です\n"
     ),
     # its paragraphs are lines: what the file holds is one text, not several documents
-    "one text in a file": ("a.txt", "\n".join(article_lines(3)), LINES, {}),
-    "a chat with times": (
-        "a.txt",
+    "one text in a file": kind("\n".join(article_lines(3))),
+    "a chat with times": kind(
         "".join(f"[12:{k % 60:02}] <ann_{k}> ok\x1b[0m https://a.example\n" for k in range(300)),
-        LINES,
-        {"tags": 0, "urls": 300, "control": 300},
+        tags=0,
+        urls=300,
+        control=300,
     ),
-    "wrapped paragraphs": (
-        "a.txt",
-        joined(wrapped(article) for article in articles()[:80]),
-        DOCUMENTS,
-        {},
-    ),
+    "wrapped paragraphs": kind(joined(map(wrapped, articles()[:80])), documents=True),
     # too little to measure, but blank lines stand all over it
-    "a poem": ("a.txt", joined([POEM] * 6), DOCUMENTS, {"short": 6, "repeated": 20}),
-    "JSON lines": (
-        "a.jsonl",
+    "a poem": kind(joined([POEM] * 6), documents=True, short=6, repeated=20),
+    "JSON lines": kind(
         "".join(json.dumps({"text": f"&lt;{k} "}) + "\n\n" for k in range(30)),
-        LINES,
-        {"entities": 30, "short": 30},
+        name="a.jsonl",
+        entities=30,
+        short=30,
     ),
     # chapters are parted by two blank lines, paragraphs by one
-    "a book": (
-        "a.txt",
+    "a book": kind(
         "\n\n".join(f"CHAPTER {k}\n\n{joined(articles()[k : k + 10])}" for k in range(0, 100, 10)),
-        DOCUMENTS,
-        {},
+        documents=True,
     ),
     # more than half of the lines are numbers and times
-    "subtitles": (
-        "a.txt",
-        "\n".join(SUBTITLE.format(n=n % 60, text=line) for n, line in enumerate(unrelated()[:200])),
-        LINES,
-        {},
+    "subtitles": kind(
+        "\n".join(SUBTITLE.format(n=n % 60, text=line) for n, line in enumerate(unrelated()[:200]))
     ),
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_found_text_is_lines_or_documents_and_its_dirt_is_counted(kind, facts):
-    name, content, documents, dirt = KINDS[kind]
+@pytest.mark.parametrize("case", KINDS)
+def test_found_text_is_lines_or_documents_and_its_dirt_is_counted(case, facts):
+    name, content, documents, dirt = KINDS[case]
     found = facts(name, content)
     assert (found.documents is not None) is documents, found.documents_why
     counts = {"repeated": found.repeated, **{it: found.signs[it].count for it in found.signs}}
     assert {it: counts[it] for it in dirt} == dirt
-    assert (found.wrapped > 0.5 * found.examples) == (kind == "wrapped paragraphs")
-    if kind == "several languages":
+    assert (found.wrapped > 0.5 * found.examples) == (case == "wrapped paragraphs")
+    if case == "several languages":
         assert found.scripts == {"Latin": 0.6, "Cyrillic": 0.2, "Cjk": 0.2}
         names = {"German", "French", "Russian", "English", "unknown"}
         assert found.languages == dict.fromkeys(names, 0.2)

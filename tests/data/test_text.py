@@ -78,11 +78,8 @@ def test_reading_can_go_on_after_bad_rows(write):
     told = []
     examples = open_examples(write("f.csv", text))
     read = list(examples.read(lambda error: told.append(str(error))))
-    assert [(where.rsplit(":")[-1], sentences) for where, sentences in read] == [
-        ("1", ("a", "b")),
-        ("5", ("h\ni", "j")),
-        ("9", ("n", "o")),
-    ]
+    found = [(where.rsplit(":")[-1], sentences) for where, sentences in read]
+    assert found == [("1", ("a", "b")), ("5", ("h\ni", "j")), ("9", ("n", "o"))]
     assert [message.split(":")[1] for message in told] == ["2", "3", "4", "7"]
     assert examples.blank == 1
 
@@ -122,35 +119,26 @@ def test_parquet_without_text_or_rows_is_named(tmp_path, cells, said):
 
 
 @pytest.mark.parametrize(
-    ("first", "positions"),
-    [
-        ("sent0,sent1,hard_neg", (0, 1, 2)),
-        ("anchor,positive,negative_2,negative_10,negative_1", (0, 1, 4, 2, 3)),
-        ("anchor,positive,negative,negative2,negative3", (0, 1, 2, 3, 4)),
-        ("Sentence1, SENTENCE2 ", (0, 1)),
-        ("id,premise,hypothesis", (1, 2)),
-        ("query,positive,negative", (0, 1, 2)),
-        ("split,text,year", (1,)),
-        ("query", (0,)),
-        ("anchor,positive,score", (0, 1)),
-    ],
-)
-def test_a_first_row_of_known_names_is_a_header(first, positions):
-    layout = sentence_columns(first.split(","), None, "f.csv:1")
-    assert layout.header
-    assert layout.positions == positions
-
-
-def test_any_other_first_row_is_an_example_and_every_column_a_sentence():
-    for count, named in ((1, "the sentence"), (2, "anchor, positive"), (3, "anchor, positive, h")):
-        layout = sentence_columns(["x", "y", "z"][:count], None, "f.csv:1")
-        assert (layout.header, layout.positions) == (False, tuple(range(count)))
-        assert f": {named}" in layout.described
-
-
-@pytest.mark.parametrize(
     ("first", "columns", "positions", "header", "described"),
     [
+        ("sent0,sent1,hard_neg", None, (0, 1, 2), True, ""),
+        ("anchor,positive,negative_2,negative_10,negative_1", None, (0, 1, 4, 2, 3), True, ""),
+        ("anchor,positive,negative,negative2,negative3", None, (0, 1, 2, 3, 4), True, ""),
+        ("Sentence1, SENTENCE2 ", None, (0, 1), True, ""),
+        ("id,premise,hypothesis", None, (1, 2), True, ""),
+        ("query,positive,negative", None, (0, 1, 2), True, ""),
+        ("split,text,year", None, (1,), True, ""),
+        ("query", None, (0,), True, ""),
+        ("anchor,positive,score", None, (0, 1), True, ""),
+        ("x", None, (0,), False, "1 column: the sentence"),
+        ("x,y", None, (0, 1), False, "2 columns in the order of the file: anchor, positive"),
+        (
+            "x,y,z",
+            None,
+            (0, 1, 2),
+            False,
+            "3 columns in the order of the file: anchor, positive, h",
+        ),
         ("a,b,c", "c,a", (2, 0), True, "c as anchor, a as positive (chosen by name)"),
         ("Frage,Antwort", "frage", (0,), True, "frage as the sentence (chosen by name)"),
         ("a,A", "A", (1,), True, "A as the sentence (chosen by name)"),
@@ -159,8 +147,11 @@ def test_any_other_first_row_is_an_example_and_every_column_a_sentence():
         ("sentence1,sentence2,label", "sentence1,sentence2", (0, 1), True, "sentence1 as anchor"),
     ],
 )
-def test_columns_are_chosen_by_name_or_number(first, columns, positions, header, described):
-    layout = sentence_columns(first.split(","), columns.split(","), "f.csv:1")
+def test_columns_are_known_or_chosen_by_name_or_number(
+    first, columns, positions, header, described
+):
+    """A first row of known names is a header; any other is an example, every column a sentence."""
+    layout = sentence_columns(first.split(","), columns and columns.split(","), "f.csv:1")
     assert (layout.positions, layout.header) == (positions, header)
     assert layout.described.startswith(described)
 

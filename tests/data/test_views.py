@@ -159,14 +159,8 @@ def test_a_positive_follows_in_the_same_document(settings, reach, bert, document
 
 @pytest.mark.parametrize("settings", [{}, NEXT[1], EDITS[0]], ids=str)
 def test_the_sentence_after_each_anchor_is_given_when_asked_for(settings, bert, documents):
-    opened_views = open_views(
-        ViewSettings(**settings),
-        documents,
-        bert,
-        32,
-        views=2,
-        needs=frozenset({Need.NEXT_SENTENCES}),
-    )
+    how = {"views": 2, "needs": frozenset({Need.NEXT_SENTENCES})}
+    opened_views = open_views(ViewSettings(**settings), documents, bert, 32, **how)
     assert opened_views.origin == {"documents": 4}
     loader = Loader(opened_views.source, batch_size=4, seed=1)
     after = {tuple(ids(bert, a)): ids(bert, b) for it in DOCUMENTS for a, b in pairwise(it)}
