@@ -58,14 +58,8 @@ def started(*words, **settings):
     """Start a command in a process of its own."""
     environment = {**os.environ, **settings.pop("env", {})}
     command = [sys.executable, "-m", "contrasent", *map(str, words)]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        **settings,
-    )
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, **pipes, text=True, env=environment, **settings)
 
 
 def tree(folder):

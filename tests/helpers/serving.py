@@ -8,6 +8,7 @@ import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
 import uvicorn
 
 from contrasent.serve import ServeOptions
@@ -60,6 +61,11 @@ def call(url, body=None, **headers):
     except urllib.error.HTTPError as error:
         with error:
             return Answer(error.code, dict(error.headers), error.read())
+
+
+def close(rows, expected):
+    """Require vectors that a server gave to be the expected ones."""
+    np.testing.assert_allclose(np.asarray(rows, np.float64), expected, atol=1e-5)
 
 
 @contextmanager

@@ -7,14 +7,8 @@ BAD = ("bad", "poor", "awful", "dull")
 OTHER = ("film", "plot", "story", "cast", "it", "was", "the")
 COUNT = 24
 ACCENTED = "pi\xf1ata"
-ASKED = {
-    "ABBR": "stand",
-    "DESC": "mean",
-    "ENTY": "thing",
-    "HUM": "who",
-    "LOC": "where",
-    "NUM": "many",
-}
+ASKED = {"ABBR": "stand", "DESC": "mean", "ENTY": "thing"}
+ASKED |= {"HUM": "who", "LOC": "where", "NUM": "many"}
 FOLDED = (
     ("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
     ("CR/custrev.pos", "CR/custrev.neg"),

@@ -64,10 +64,7 @@ def test_bytes_and_ranges_of_an_index_are_those_of_sentence_transformers(encoder
     index = Index.build(encoder, texts, folder, vectors="int8")
     [full] = Index.build(encoder, texts, folder.with_name("full")).blocks()
     rows = full.vectors
-    stored, ranges = (
-        np.load(folder / "segments/000001.npy"),
-        np.load(folder / "segments/ranges.npy"),
-    )
+    stored, ranges = (np.load(folder / f"segments/{name}.npy") for name in ("000001", "ranges"))
     assert (ranges == [rows.min(axis=0), rows.max(axis=0)]).all()
     assert (stored == quantization.quantize_embeddings(rows, "uint8", ranges=ranges)).all()
     [block] = index.blocks()

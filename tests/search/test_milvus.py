@@ -33,13 +33,8 @@ def contents(index):
 def require_equal(index, other, encoder):
     """The same texts in the same order, and the same hits, by vectors, words and both."""
     assert contents(index) == contents(other) and len(index) == len(other)
-    for how in (
-        {"top_k": 7},
-        {"top_k": 400},
-        {"threshold": 0.4},
-        {"filter": "id like '_1%'"},
-        {"filter": "id = 'zz'"},
-    ):
+    filters = [{"filter": "id like '_1%'"}, {"filter": "id = 'zz'"}]
+    for how in ({"top_k": 7}, {"top_k": 400}, {"threshold": 0.4}, *filters):
         for mode in ("dense", "hybrid") if "threshold" in how else ("dense", "words", "hybrid"):
             found, expected = (i.search(encoder, QUERIES, mode=mode, **how) for i in (index, other))
             assert found == expected
@@ -270,12 +265,8 @@ def test_a_folder_of_a_server_says_what_it_lacks(encoder, folder, monkeypatch, m
     Index.build(encoder, TEXTS[:2], folder, kind="milvus")
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"texts"', f'"contrasent_1_{16 * "0"}"'))
-    told = {
-        "": "names no",
-        "localhost:1": "names no",
-        "http://h:x": "leads",
-        "http://[::1]:1": "leads",
-    }
+    told = dict.fromkeys(("", "localhost:1"), "names no")
+    told |= dict.fromkeys(("http://h:x", "http://[::1]:1"), "leads")
     if milvus and "CONTRASENT_MILVUS_TOKEN" in os.environ:
         told[os.environ["CONTRASENT_MILVUS_URI"]] = "refuses CONTRASENT_MILVUS_TOKEN"
     monkeypatch.setenv("CONTRASENT_MILVUS_TOKEN", "root:wrong")

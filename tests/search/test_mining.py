@@ -79,13 +79,10 @@ def test_they_are_those_of_a_search_in_loops(negatives, margin, own, pairs, monk
     assert (mined.hardest[:, 0] <= mined.positives - margin * abs(mined.positives) + 1e-6).all()
 
 
-def test_vowel_signs_and_tones_tell_words_apart():
+def test_vowel_signs_and_tones_tell_words_apart_and_text_without_letters_stays_itself():
     for pair in (("वह आता है", "वह आती है"), ("ป่า", "ป้า"), ("ကျ", "ကြ"), ("כֹּל", "כָּל")):
         assert len(set(map(letters, pair))) == 2, pair
     assert letters("वह आता है।") == letters("वह आता है") and letters("က။") == letters("က")
-
-
-def test_text_without_letters_stays_itself():
     assert letters("A Dog, runs_1!") == "adogruns1" == letters("a dog runs 1")
     assert letters("?!") == "?!" != letters("!")
     assert letters("Straße") == letters("STRASSE")

@@ -79,12 +79,9 @@ def test_passages_have_their_text_title_heading_and_columns(encoder, files, fold
         "Deep\n# code": ("A & B", "One two > Deep"),
     }
     assert of("sub/note 3.txt") == {"Note 3.\n\nIts second paragraph.": (None, None)}
-    assert rows["files/faq.jsonl", "question 1"] == {
-        "path": "files/faq.jsonl",
-        "year": 2016,
-        "row_id": "q1",
-    }
-    assert rows["files/faq.jsonl", "odd"] == {"path": "files/faq.jsonl"}
+    faq = {"path": "files/faq.jsonl"}
+    assert rows["files/faq.jsonl", "question 1"] == {**faq, "year": 2016, "row_id": "q1"}
+    assert rows["files/faq.jsonl", "odd"] == faq
     index = Index.open(folder)
     hits = index.search(encoder, ["q"], 50, filter='year >= 2017 and path like "%.parquet"')[0]
     assert {hit.text for hit in hits} == {"question 3", "question 4", "question 5"}
@@ -109,11 +106,8 @@ def test_only_what_changed_is_embedded_and_what_disappeared_is_removed(files, fo
     guide = (files / "guide.md").read_text()
     (files / "guide.md").write_text("Now before all.\n\n" + guide.replace("Ask.", "Ask twice."))
     work = sync_index(folder, [files], encoder)
-    assert {*encoder.embedded} == {
-        "Note 1 is new.",
-        "Now before all.\n\nBefore.",
-        "Use\nAsk twice.",
-    }
+    changed = {"Note 1 is new.", "Now before all.\n\nBefore.", "Use\nAsk twice."}
+    assert {*encoder.embedded} == changed
     assert (work.changed, work.removed, work.embedded) == (4, 2, 3)
     fresh = folder.with_name("fresh")
     sync_index(fresh, [files], DummyEncoder())

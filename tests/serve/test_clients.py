@@ -3,9 +3,8 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from helpers.serving import batcher_of, serving
+from helpers.serving import batcher_of, close, serving
 from helpers.tiny_models import SENTENCES
 
 from contrasent.model.loading import load_encoder
@@ -21,10 +20,6 @@ def server(encoder, tiny_starts, tmp_path_factory, request):
     index = Index.build(encoder, SENTENCES, folder, metadata=metadata, precision="fp32")
     with serving(batcher_of(encoder), index) as running:
         yield running
-
-
-def close(rows, expected):
-    np.testing.assert_allclose(np.asarray(rows, np.float64), expected, atol=1e-5)
 
 
 def test_openai(server, expected):

@@ -216,12 +216,8 @@ def test_an_index_gone_or_of_another_encoder_is_not_served(server, tiny_encoder,
         shutil.rmtree(index.folder)
     else:
         Index.build(tiny_encoder, TEXTS, index.folder, precision="fp32", overwrite=True)
-    for path, body in (
-        ("/search", {"queries": "a"}),
-        ("/index", {"texts": ["a new text"]}),
-        ("/index", {"remove": ["0"]}),
-        ("/index", None),
-    ):
+    calls = [("/index", body) for body in ({"texts": ["a new text"]}, {"remove": ["0"]}, None)]
+    for path, body in (("/search", {"queries": "a"}), *calls):
         answer = server.call(path, body)
         assert (answer.status, answer.json["error_type"]) == (503, "Unhealthy")
         assert answer.json["error"].endswith("restart the server")

@@ -67,10 +67,6 @@ main()
 def test_a_local_model_needs_no_network(tiny_bert, tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES))
     words = ("encode", tiny_bert, tmp_path / "text.txt", tmp_path / "made.npy", "--pooler", "mean")
-    run = subprocess.run(
-        (sys.executable, "-c", NO_NETWORK, *map(str, words)),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    command = (sys.executable, "-c", NO_NETWORK, *map(str, words))
+    run = subprocess.run(command, check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
