@@ -143,6 +143,7 @@ def test_errors_of_subsets_count_their_own_pairs(sharing, encoder):
 
 
 def test_p_values_are_adjusted_over_the_tasks_and_the_average_is_of_test_splits(both):
+    """And an encoder does not differ from itself."""
     tasks, first, second = both
     found = compare(tasks, first, second, metric="pearson", aggregation="all", bootstrap=BOOTSTRAP)
     each = list(found.tasks.values())
@@ -154,10 +155,6 @@ def test_p_values_are_adjusted_over_the_tasks_and_the_average_is_of_test_splits(
     values = [value for name, value in found.values.items() if getattr(name, "split", "") == "test"]
     assert found.values["the average"] == pytest.approx(sum(values) / 3)
     assert found.average.tests == 1
-
-
-def test_an_encoder_does_not_differ_from_itself(both):
-    tasks, first, _ = both
     found = compare(tasks, first, first, metric="spearman", aggregation="all", bootstrap=BOOTSTRAP)
     for one in (*found.tasks.values(), found.average):
         assert (one.difference, one.interval.low, one.interval.high, one.p_value) == (0, 0, 0, 1)
@@ -284,9 +281,7 @@ def test_a_p_value_counts_the_draws_on_the_rarer_side():
     assert intervals.p_value(np.ones(999)) == pytest.approx(2 / 1000)
     assert intervals.p_value(np.zeros(9)) == 1
     assert intervals.p_value(np.array([np.nan, np.nan])) == 1
-
-
-def test_holms_adjustment():
+    # Holm's adjustment
     assert intervals.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert intervals.holm([0.6, 0.9]) == [1.0, 1.0]
     assert intervals.holm([0.2]) == [0.2]

@@ -256,13 +256,10 @@ def mrr(path, documents=None):
     return value, set(task.queries)
 
 
-def test_held_out_halves_are_scored_as_in_plain_loops(tmp_path):
+def test_held_out_halves_and_next_sentences_are_scored_as_in_plain_loops(tmp_path):
     value, queries = mrr(write(tmp_path / "text.txt", [*LONG[:600], "too short"]))
     pairs = [halves(line) for line in LONG[:600] if halves(line)[0] in queries]
     assert value == pytest.approx(naive_mrr(pairs, Noisy()), abs=1e-9)
-
-
-def test_next_sentences_are_scored_as_in_plain_loops(tmp_path):
     documents = [LONG[n : n + 4] for n in range(0, 720, 4)]
     path = write(tmp_path / "text.txt", [line for d in documents for line in (*d, "")])
     value, queries = mrr(path, True)
@@ -281,9 +278,7 @@ def test_held_out_lines_are_a_tenth_whatever_their_order(tmp_path):
     assert rest == [line for line in lines if line in rest]
     again = hold_out(open_examples(str(write(tmp_path / "other.txt", lines[::-1]))))
     assert sorted(again.task.queries) == sorted(held.task.queries)
-
-
-def test_a_line_that_comes_twice_is_on_one_side(tmp_path):
+    # A line that comes twice is on one side.
     held = hold_out(open_examples(str(write(tmp_path / "text.txt", LONG[:600] * 2))))
     rest = held.rest().read_text().splitlines()
     assert all(rest.count(line) in (0, 2) for line in LONG[:600])

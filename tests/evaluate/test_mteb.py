@@ -85,12 +85,8 @@ def retrieval_task():
             documents = [{"id": f"d{n}", "title": "", "text": it} for n, it in enumerate(CORPUS)]
             queries = [{"id": f"q{n}", "text": it} for n, it in enumerate(SENTENCES[:4])]
             relevant = {f"q{n}": {f"d{d}": 1 for d in it} for n, it in enumerate(RELEVANT)}
-            split = {
-                "corpus": Dataset.from_list(documents),
-                "queries": Dataset.from_list(queries),
-                "relevant_docs": relevant,
-                "top_ranked": None,
-            }
+            texts = {"corpus": Dataset.from_list(documents), "queries": Dataset.from_list(queries)}
+            split = {**texts, "relevant_docs": relevant, "top_ranked": None}
             self.dataset = {"default": {"test": split}}
             self.data_loaded = True
 

@@ -12,18 +12,8 @@ from contrasent.model.protocol import Conventions
 from contrasent.records import lines_of_kind
 
 LINES = [
-    "the old house",
-    "red cat",
-    "a green dog runs",
-    "old dog",
-    "red cat",
-    "",
-    "Red  Cat",
-    "new cat",
-    "blue house",
-    "the house",
-    "dog",
-    "old dog",
+    *("the old house", "red cat", "a green dog runs", "old dog", "red cat", "", "Red  Cat"),
+    *("new cat", "blue house", "the house", "dog", "old dog"),
 ]
 KEPT = [line for line in LINES if line]
 QUERIES = ("red cat", "old house", "dog runs", "OLD DOG")

@@ -34,18 +34,8 @@ class Filler:
 
 
 def editing(**changes):
-    return Editing(
-        **{
-            "generator": Filler(),
-            "tokenizer": TOKENIZER,
-            "rate": 0.3,
-            "pick": "sample",
-            "positions": "masked",
-            "dropout": False,
-            "max_tokens": 512,
-            **changes,
-        }
-    )
+    usual = {"generator": Filler(), "tokenizer": TOKENIZER, "rate": 0.3, "pick": "sample"}
+    return Editing(**usual | {"positions": "masked", "dropout": False, "max_tokens": 512} | changes)
 
 
 def batch_of(lengths=LENGTHS, views=2):

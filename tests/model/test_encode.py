@@ -37,6 +37,7 @@ def test_rows_are_float32_in_the_order_of_the_sentences(tiny_encoder, rows):
     for sentence, row in zip(MANY, rows, strict=True):
         alone = tiny_encoder.encode([sentence], precision="fp32")
         np.testing.assert_allclose(alone[0], row, rtol=0, atol=1e-6)
+    assert np.array_equal(tiny_encoder.encode("a dog"), tiny_encoder.encode(["a dog"])[0])
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 7, 20, 100, 100_000])
@@ -83,10 +84,6 @@ def test_no_sentence_gives_no_row(nothing, tiny_encoder):
     assert rows.shape == (0, 16)
     assert rows.dtype == np.float32
     assert list(tiny_encoder.encode_stream([])) == []
-
-
-def test_one_string_is_one_row(tiny_encoder):
-    assert np.array_equal(tiny_encoder.encode("a dog"), tiny_encoder.encode(["a dog"])[0])
 
 
 @pytest.mark.parametrize("item", [None, 3.5, float("nan"), b"dog", ["dog"]])

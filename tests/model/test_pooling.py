@@ -6,15 +6,8 @@ from contrasent.model.heads import POOLERS
 
 SENTENCES = [[5, 6], [7, 8, 9, 10], [11]]
 DEPTH = 4
-FROM_THE_FRONT = {
-    "cls": [4],
-    "mean": [4],
-    "max": [4],
-    "last": [4],
-    "mean_top2": [3, 4],
-    "mean_first_last": [1, 4],
-    "mean_embed_last": [0, 4],
-}
+FROM_THE_FRONT = {name: [4] for name in ("cls", "mean", "max", "last")}
+FROM_THE_FRONT |= {"mean_top2": [3, 4], "mean_first_last": [1, 4], "mean_embed_last": [0, 4]}
 
 
 @pytest.mark.parametrize("name", POOLERS)

@@ -18,14 +18,8 @@ pytestmark = pytest.mark.acceptance
 BAR = 1e-5
 LIMIT, VOCABULARY = 40, 300
 LENGTHS = [1, 2, 3, 17, LIMIT, 5, 1, 9]
-SIZES = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 16,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": LIMIT,
-}
+SIZES = {"vocab_size": VOCABULARY, "max_position_embeddings": LIMIT, "hidden_size": 16}
+SIZES |= {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
 BERT = [
     {},
     {"pad_token_id": 1},
