@@ -16,20 +16,15 @@ def test_sentences_lie_end_to_end(kind):
     assert batch.token_ids.tolist() == [token for ids in IDS for token in ids]
     assert batch.offsets.tolist() == [0, 2, 3, 6, 8, 9, 10]
     assert batch.lengths.tolist() == [2, 1, 3, 2, 1, 1]
-    assert (batch.sentences, batch.views, batch.examples) == (6, 2, 3)
+    assert (batch.sentences, batch.views, batch.examples, batch.longest) == (6, 2, 3, 3)
+    for given, longest in ({}, 3), ({"longest": 5}, 5):  # known without asking a device
+        assert Batch(batch.token_ids, batch.offsets, **given).longest == longest
     assert batch.token_ids.dtype == batch.offsets.dtype == torch.int64
 
 
 def test_same_text_is_the_first_sentence_with_the_same_tokens():
     assert pack(IDS).same_text().tolist() == [0, 1, 2, 0, 4, 1]
     assert pack([[1], [1, 1], [1]]).same_text().tolist() == [0, 1, 0]
-
-
-def test_the_longest_sentence_is_known_without_asking():
-    assert pack(IDS).longest == 3
-    token_ids, offsets = pack(IDS).token_ids, pack(IDS).offsets
-    assert Batch(token_ids, offsets).longest == 3
-    assert Batch(token_ids, offsets, longest=5).longest == 5
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -49,6 +49,7 @@ def test_commands_and_options_are_those_that_were_promised():
     assert {name: sorted(given) for name, given in found.items()} == {
         name: sorted(given) for name, given in COMMANDS.items()
     }
+    assert worked("--version").out == f"contrasent {contrasent.__version__}\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -99,7 +100,3 @@ def test_a_wrong_keyword_argument_is_named():
         contrasent.evaluate("none", ["none.tsv"], metrik="pearson")
     with pytest.raises(ConfigError, match="margin cannot be 'wide': input should be"):
         contrasent.mine("none", "none.csv", margin="wide")
-
-
-def test_the_version_is_told():
-    assert worked("--version").out == f"contrasent {contrasent.__version__}\n"

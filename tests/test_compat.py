@@ -33,10 +33,8 @@ def by_hand(folder, sentences, pooler):
 
 @pytest.mark.parametrize("pooler", ["cls", "cls_before_pooler"])
 def test_encode(uploaded, pooler):
-    tool, expected = (
-        SimCSE(uploaded, device="cpu", pooler=pooler),
-        by_hand(uploaded, SENTENCES, pooler),
-    )
+    tool = SimCSE(uploaded, device="cpu", pooler=pooler)
+    expected = by_hand(uploaded, SENTENCES, pooler)
     rows = tool.encode(SENTENCES, normalize_to_unit=False)
     assert isinstance(rows, torch.Tensor) and rows.dtype == torch.float32
     torch.testing.assert_close(rows, expected, atol=1e-5, rtol=1e-4)

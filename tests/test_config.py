@@ -57,15 +57,12 @@ def test_a_papers_recipe_has_the_papers_numbers(name):
     assert (recipe.train.batch_size, recipe.train.learning_rate) == TABLE_A_1[name]
     start = name.split("simcse-")[1]
     assert recipe.encoder.name == start + "-uncased" * start.startswith("bert")
-    assert recipe.encoder.pooler == "cls"
-    assert recipe.encoder.head == ("mlp" if supervised else "none")
-    assert recipe.encoder.dropout is None
-    assert recipe.data.max_tokens == 32
-    assert recipe.data.shuffle and not recipe.data.drop_last
-    assert recipe.train.epochs == (3 if supervised else 1)
-    assert recipe.train.max_steps is None
-    assert (recipe.train.warmup_steps, recipe.train.weight_decay, recipe.train.clip) == (0, 0, 1)
-    assert recipe.train.seed == 42
+    encoder, data, settings = recipe.encoder, recipe.data, recipe.train
+    assert (encoder.pooler, encoder.head) == ("cls", "mlp" if supervised else "none")
+    assert encoder.dropout is None and settings.max_steps is None
+    assert data.max_tokens == 32 and data.shuffle and not data.drop_last
+    assert (settings.epochs, settings.seed) == (3 if supervised else 1, 42)
+    assert (settings.warmup_steps, settings.weight_decay, settings.clip) == (0, 0, 1)
     assert (recipe.evaluation.task, recipe.evaluation.every) == ("stsb-dev", 125)
     assert recipe.objective == {
         "name": "simcse",

@@ -19,6 +19,7 @@ from contrasent.objectives import diffcse
 from contrasent.objectives.diffcse import OPERATIONS
 
 EDITS = ["replace", "insert", "delete"]
+TASK = {"rtd_weight": 0.25, "mask_rate": 0.4}
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 FOLLOWING = "the tree/happy people eat food/a cat !/not one bird reads/two dog s/water/the sad man"
 FOLLOWING = FOLLOWING.split("/")
@@ -109,16 +110,9 @@ def test_without_weight_there_is_no_generator(tiny_bert):
 @pytest.mark.parametrize("data_views", [1, 3])
 def test_edits_join_the_contrast_in_their_role(data_views, role, operation, exclude, encoder):
     """As positives, each is one among the edits of its kind; as negatives, all are candidates."""
-    objective = build(
-        encoder,
-        data_views,
-        edit_role=role,
-        edit_operation=operation,
-        temperature=0.5,
-        exclude_duplicates=exclude,
-        mask_rate=0.2,
-        projector="mlp",
-    )
+    settings = {"edit_role": role, "edit_operation": operation, "exclude_duplicates": exclude}
+    settings |= {"temperature": 0.5, "mask_rate": 0.2, "projector": "mlp"}
+    objective = build(encoder, data_views, **settings)
     batch = batch_of(encoder, examples=4, views=objective.views)
     twice = pack([rows_of(batch)[s] for s in (0, 5, 0, 3) * objective.views], objective.views)
     torch.manual_seed(7)
@@ -186,12 +180,7 @@ def test_what_is_edited_for_which_embedding(data_views, task, source, encoder, n
 @pytest.mark.parametrize("operation", [*EDITS, "all"])
 def test_edits_are_told_by_heads_of_their_own(operation, reduction, padding, encoder, noted):
     objective = build(
-        encoder,
-        edit_operation=operation,
-        rtd_reduction=reduction,
-        rtd_padding=padding,
-        rtd_weight=0.25,
-        mask_rate=0.4,
+        encoder, edit_operation=operation, rtd_reduction=reduction, rtd_padding=padding, **TASK
     )
     names = EDITS if operation == "all" else [operation]
     assert list(objective.difference.conditional.heads) == names
@@ -227,7 +216,7 @@ def predicted(objective, states):
 
 @pytest.mark.parametrize("source", ["same", "both"])
 def test_conditional_masked_language_modelling(source, encoder, noted):
-    objective = build(encoder, task="cmlm", edit_source=source, rtd_weight=0.25, mask_rate=0.4)
+    objective = build(encoder, task="cmlm", edit_source=source, **TASK)
     assert objective.difference.editing.generator is None
     _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
     ((_, original, masked),) = noted.edits
@@ -247,12 +236,7 @@ def test_conditional_masked_language_modelling(source, encoder, noted):
 @pytest.mark.parametrize("copy_weight", [50.0, 2.0, 0.0])
 def test_corrective_language_modelling(copy_weight, positions, encoder, noted):
     objective = build(
-        encoder,
-        task="corrective",
-        copy_weight=copy_weight,
-        rtd_weight=0.25,
-        mask_rate=0.4,
-        edit_positions=positions,
+        encoder, task="corrective", copy_weight=copy_weight, edit_positions=positions, **TASK
     )
     _, terms = scored(encoder, noted.transformer(objective), batch_of(encoder))
     ((_, original, edit),) = noted.edits

@@ -65,9 +65,6 @@ def test_half_precision_embeddings_are_scored_in_fp32(rng):
 def test_alignment_and_uniformity_are_those_of_wang_and_isola(rng):
     compare(functional.alignment, oracles.alignment, rng(5, 8), rng(5, 8))
     compare(functional.uniformity, oracles.uniformity, rng(6, 8))
-
-
-def test_uniformity_of_many_rows_is_that_of_all_pairs(rng):
     rows = torch.nn.functional.normalize(rng(2500, 8), dim=-1)
     expected = torch.pdist(rows.double()).square().mul(-2).exp().mean().log()
     torch.testing.assert_close(functional.uniformity(rows).double(), expected, rtol=0, atol=1e-6)

@@ -83,14 +83,10 @@ def test_the_spectrum_is_that_of_the_matrix(shape):
     assert len(metrics.spectrum(matrix)) == min(shape)
 
 
-def test_mean_cosine_is_the_mean_over_all_pairs(rows):
+def test_mean_cosine_is_that_of_all_pairs_and_partition_ratio_mu_and_viswanaths(rows):
     unit = scaled(rows)
     found = [float(a @ b) for i, a in enumerate(unit) for j, b in enumerate(unit) if i != j]
     assert metrics.mean_cosine(rows) == pytest.approx(sum(found) / len(found))
-
-
-def test_partition_ratio_is_mu_and_viswanaths(rows):
-    unit = scaled(rows)
     _, _, directions = np.linalg.svd(unit, full_matrices=False)
     sums = [
         sum(exp(sign * float(direction @ v)) for v in unit)
