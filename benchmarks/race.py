@@ -5,10 +5,9 @@ import os
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from benchmarks.results import Entry, Result
 from contrasent.errors import ConfigError, ContrasentError
+from contrasent.metrics import pair_cosines
 
 WARM_UP = 1
 """Rounds of each contestant that are not counted: caches fill and kernels are compiled."""
@@ -48,7 +48,7 @@ class Race:
     shapes: Sequence[tuple[int, int, int]] = ()  # of products: their peak is taken
     profiled: bool = False  # one more round, of those whose bits are known, under the profiler
     parts: bool = False  # how long the parts of a training step take, from that round
-    compared: str | None = None  # with whose embeddings, or hits, those of all are compared
+    compared: str = ""  # with whose embeddings, or hits, those of all are compared
 
 
 class Process:
@@ -98,45 +98,41 @@ class Contestant(NamedTuple):
         return values
 
 
+@dataclass
 class _Line:
-    """The contestants that still take part, and why others do not."""
+    """The contestants that still take part; the result says why others do not."""
 
-    def __init__(self) -> None:
-        self.running: list[Contestant] = []
-        self.left_out: dict[str, str] = {}
-        self.failed: dict[str, str] = {}
+    result: Result
+    running: list[Contestant] = field(default_factory=list)
+    started: dict[str, tuple[Any, dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, spec: Spec, start: Start, pythons: Sequence[str]) -> None:
         """Start a job in the first Python that has its packages, unless another part shares it."""
-        entry = Entry(spec.name, part=spec.part, facts={"bits": spec.bits} if spec.bits else {})
-        for other in self.running:
-            if (other.spec.job, other.spec.settings) == (spec.job, spec.settings):
-                entry.versions, entry.facts = other.entry.versions, dict(other.entry.facts)
-                self.running.append(Contestant(spec, other.worker, entry))
-                return
-        if spec.name in self.left_out:
-            return
-        for python in pythons:
+        request = {"do": "start", "job": spec.job, "settings": dict(spec.settings)}
+        key = json.dumps(request)
+        for python in () if key in self.started else pythons:
             worker = start(python)
-            values = worker.ask({"do": "start", "job": spec.job, "settings": dict(spec.settings)})
-            if not values.get("missing"):
+            self.started[key] = worker, worker.ask(request)
+            if not self.started[key][1].get("missing"):
                 break
+        worker, values = self.started[key]
         if "error" in values:
-            reasons = self.left_out if values.get("missing") else self.failed
+            reasons = self.result.left_out if values.get("missing") else self.result.failed
             reasons[spec.name] = values["error"].splitlines()[-1]
-        else:
-            entry.versions, entry.facts = values["versions"], values["facts"] | entry.facts
-            self.running.append(Contestant(spec, worker, entry))
+            return
+        entry = Entry(spec.name, part=spec.part, versions=values["versions"])
+        entry.facts = values["facts"] | ({"bits": spec.bits} if spec.bits else {})
+        self.running.append(Contestant(spec, worker, entry))
 
-    def each(self, act: Callable[[Contestant], None]) -> None:
-        """Let every contestant act; one that fails is named, and the others go on."""
-        for contestant in list(self.running):
-            try:
-                act(contestant)
-            except ContrasentError as error:
-                print(error, file=sys.stderr, flush=True)
-                self.running.remove(contestant)
-                self.failed[contestant.entry.title] = str(error).splitlines()[-1]
+    @contextmanager
+    def turn(self, contestant: Contestant) -> Iterator[None]:
+        """Let one act; if it fails it is named, and the others go on."""
+        try:
+            yield
+        except ContrasentError as error:
+            print(error, file=sys.stderr, flush=True)
+            self.running.remove(contestant)
+            self.result.failed[contestant.entry.title] = str(error).splitlines()[-1]
 
 
 def run(race: Race, options: Namespace, place: Path, start: Start = Process) -> Result:
@@ -146,65 +142,51 @@ def run(race: Race, options: Namespace, place: Path, start: Start = Process) -> 
     """
     if options.rounds < 1:
         raise ConfigError(f"--rounds must be at least 1, not {options.rounds}")
-    last, line = race.warm_up + options.rounds, _Line()
+    last = race.warm_up + options.rounds
+    result = Result(race.title, {**race.setting, "rounds": options.rounds}, [], [])
+    result.flops = [race.flops(it) for it in range(race.warm_up, last)] if race.flops else []
+    line, rows = _Line(result), dict[str, np.ndarray]()
     with ExitStack() as stack:
         pythons = [sys.executable, *filter(None, [options.peer_python])]
         peak = [Spec(_PEAK, "peak:Peak", {"shapes": race.shapes})] * bool(race.shapes)
         for spec in [*peak, *race.specs]:
             line.add(spec, lambda python: stack.enter_context(closing(start(python))), pythons)
-
-        def make_round(contestant: Contestant, number: int) -> None:
-            title = f"round {number} of {last - 1}: {contestant.entry.title}"
-            print(title, file=sys.stderr, flush=True)
-            values = contestant.ask("round", number=number, **contestant.spec.arguments)
-            if contestant.spec.job.endswith(":Encode") and race.compared:
-                values |= contestant.ask("tokenise")
-            contestant.entry.rounds.extend([values] * (number >= race.warm_up))
-
-        def finish(contestant: Contestant) -> None:
-            entry = contestant.entry
-            if race.profiled and contestant.spec.bits:
-                values = contestant.ask("profile", number=last)
-                entry.kinds, entry.parts = values["kinds"], values["parts"] if race.parts else {}
-            memory = contestant.ask("peak_memory")
-            entry.memory, entry.device_memory = memory["bytes"], memory["device_bytes"]
-
-        for number in range(last):
-            line.each(partial(make_round, number=number))
-        line.each(finish)
-        peaks = [it.entry.rounds for it in line.running if it.spec.name == _PEAK]
-        line.running = [it for it in line.running if it.spec.name != _PEAK]
-        if race.compared is not None:
-            _compare(line, race.compared, place / "rows.npy")
-    entries = [contestant.entry for contestant in line.running]
-    if not entries:
-        raise ConfigError(f"no contestant could take part: {line.left_out | line.failed}")
-    return Result(
-        title=race.title,
-        setting={**race.setting, "rounds": options.rounds},
-        references=[name for name in race.references if name in {it.name for it in entries}],
-        entries=entries,
-        flops=[race.flops(number) for number in range(race.warm_up, last)] if race.flops else [],
-        peaks=[values for rounds in peaks for values in rounds],
-        left_out=line.left_out,
-        failed=line.failed,
-    )
+        turns = ((number, it) for number in range(last) for it in list(line.running))
+        for number, it in turns:
+            with line.turn(it):
+                title = f"round {number} of {last - 1}: {it.entry.title}"
+                print(title, file=sys.stderr, flush=True)
+                values = it.ask("round", number=number, **it.spec.arguments)
+                if it.spec.job.endswith(":Encode") and race.compared:
+                    values |= it.ask("tokenise")
+                it.entry.rounds.extend([values] * (number >= race.warm_up))
+        for it in list(line.running):
+            with line.turn(it):
+                if race.profiled and it.spec.bits:
+                    values = it.ask("profile", number=last)
+                    it.entry.kinds = values["kinds"]
+                    it.entry.parts = values["parts"] if race.parts else {}
+                memory = it.ask("peak_memory")
+                it.entry.memory, it.entry.device_memory = memory["bytes"], memory["device_bytes"]
+        if peak and line.running and line.running[0].spec.name == _PEAK:
+            result.peaks = line.running.pop(0).entry.rounds
+        for it in list(line.running) if race.compared else ():
+            with line.turn(it):
+                it.ask("rows", path=str(place / "rows.npy"))
+                rows[it.entry.title] = np.load(place / "rows.npy")
+    result.entries = [it.entry for it in line.running]
+    if not result.entries:
+        raise ConfigError(f"no contestant could take part: {result.left_out | result.failed}")
+    names = {entry.name for entry in result.entries}
+    result.references = [name for name in race.references if name in names]
+    for entry in result.entries if race.compared in rows else ():
+        entry.facts |= _compared(rows[entry.title], rows[race.compared])
+    return result
 
 
-def _compare(line: _Line, compared: str, path: Path) -> None:
-    """Note each one's lowest cosine with the embeddings of ``compared``, or shared hits."""
-    rows: dict[str, np.ndarray] = {}
-
-    def read(contestant: Contestant) -> None:
-        contestant.ask("rows", path=str(path))
-        rows[contestant.entry.title] = np.load(path)
-
-    line.each(read)
-    for entry in (contestant.entry for contestant in line.running if compared in rows):
-        matrix, exact = rows[entry.title], rows[compared]
-        if np.issubdtype(matrix.dtype, np.integer):
-            shares = [np.isin(row, best).mean() for row, best in zip(matrix, exact, strict=True)]
-            entry.facts["recall@10"] = float(np.mean(shares))
-        else:
-            lengths = np.linalg.norm(matrix, axis=1) * np.linalg.norm(exact, axis=1)
-            entry.facts["lowest cosine"] = float(((matrix * exact).sum(axis=1) / lengths).min())
+def _compared(matrix: np.ndarray, exact: np.ndarray) -> dict[str, float]:
+    """The lowest cosine of embeddings, or the share of hits that are the same."""
+    if not np.issubdtype(matrix.dtype, np.integer):
+        return {"lowest cosine": float(pair_cosines(matrix, exact).min())}
+    shares = [np.isin(row, best).mean() for row, best in zip(matrix, exact, strict=True)]
+    return {"recall@10": float(np.mean(shares))}
