@@ -16,15 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from benchmarks.worker import PARTS, PRODUCTS
 from contrasent.errors import DataError
 from contrasent.files import write_text
 from contrasent.records import installed_versions
 
 FORMAT = "contrasent-benchmark-2"
-_TABLE = re.compile(
-    r"(?P<head><!-- table: (?P<path>\S+) -->\n).*?(?P<tail><!-- end of table -->)", re.DOTALL
-)
+_TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 _FLAGS = re.compile(r"amx_\w+|avx512_(?:bf16|vnni)|avx_vnni")
 _MEGA, _GIGA = 1e6, 1e9
 
@@ -62,8 +63,6 @@ class Entry:
 
 def described() -> dict[str, Any]:
     """Describe what decides how fast this machine is, and the day."""
-    import torch
-
     path = Path("/proc/cpuinfo")
     info = path.read_text(encoding="utf-8") if path.is_file() else ""
     names = re.findall(r"^model name\s*: (.*)", info, re.MULTILINE)
@@ -119,13 +118,10 @@ def table(result: Result) -> str:
     columns: dict[str, tuple[Cell, str]] = {
         "sentences/s": (lambda it: statistics.median(it.rates), ",.0f"),
         "slowest - fastest": (lambda it: f"{min(it.rates):,.0f} - {max(it.rates):,.0f}", ""),
-    }
-    compared = {f"to {name}": (_ratio(result, name), ".2f") for name in _compared(result)}
-    columns |= _steps(result) or compared
-    columns |= {
+        **_compared(result),
         "of the peak": (partial(_fraction, result), ".2f"),
         "in matrix products": (_products, ".2f"),
-        "tokenising alone": (_tokenising, ".2f"),
+        "tokenising alone": (lambda it: it.median("tokenising", it.median("seconds") or 1), ".2f"),
         "lowest cosine": (lambda it: it.facts.get("lowest cosine"), ".5f"),
         "accuracy": (lambda it: it.median("test", 0.01), ".2f"),
         "median, ms": (partial(_quantile, percent=50), ".2f"),
@@ -167,20 +163,36 @@ def updated(text: str, folder: Path) -> str:
     """The page ``text`` with all its tables made from the results, relative to ``folder``."""
 
     def replaced(match: re.Match[str]) -> str:
-        path, body = folder / match["path"], ""
-        if path.is_file():
-            result = read(path)
-            body = f"{table(result)}\n{setting_line(result)}.\n"
-        return match["head"] + body + match["tail"]
+        head, name, tail = match.groups()
+        if not (folder / name).is_file():
+            return head + tail
+        result = read(folder / name)
+        return f"{head}{table(result)}\n{setting_line(result)}.\n{tail}"
 
     return _TABLE.sub(replaced, text)
 
 
-def _compared(result: Result) -> list[str]:
-    """The peer's default, and the fastest of its entries if that is another one."""
-    peers = [entry for entry in result.entries if entry.name in result.references]
-    fastest = max(peers, key=lambda entry: statistics.median(entry.rates), default=None)
-    return list(dict.fromkeys([*result.references[:1], *([fastest.name] if fastest else [])]))
+def _compared(result: Result) -> dict[str, tuple[Cell, str]]:
+    """Columns beside the peer's default, and the fastest of its entries if that is another one.
+
+    Where the benchmark is about them, those of a step and its parts.
+    """
+    names = [name for name in PARTS if any(name in entry.parts for entry in result.entries)]
+    if not names:
+        peers = [entry for entry in result.entries if entry.name in result.references]
+        fastest = sorted(peers, key=lambda it: statistics.median(it.rates), reverse=True)[:1]
+        beside = dict.fromkeys([*result.references[:1], *(entry.name for entry in fastest)])
+        return {f"to {name}": (_ratio(result, name), ".2f") for name in beside}
+    second = result.setting["steps of a round"] / 1000
+
+    def part(entry: Entry, name: str) -> float | None:
+        return entry.median("seconds", second) * entry.parts[name] if name in entry.parts else None
+
+    return {
+        "step, ms": (lambda it: it.median("seconds", second), ",.0f"),
+        f"times {result.references[0]}": (_ratio(result, result.references[0], -1), ".2f"),
+        **{f"{name}, ms": (partial(part, name=name), ",.0f") for name in names},
+    }
 
 
 def _ratio(result: Result, name: str, power: int = 1) -> Cell:
@@ -193,23 +205,6 @@ def _ratio(result: Result, name: str, power: int = 1) -> Cell:
         return statistics.median(ratios) ** power if ratios else None
 
     return ratio
-
-
-def _steps(result: Result) -> dict[str, tuple[Cell, str]]:
-    """Columns of a step and its parts, where the benchmark is about them."""
-    names = [name for name in PARTS if any(name in entry.parts for entry in result.entries)]
-    if not names:
-        return {}
-    second = result.setting["steps of a round"] / 1000
-
-    def part(entry: Entry, name: str) -> float | None:
-        return entry.median("seconds", second) * entry.parts[name] if name in entry.parts else None
-
-    return {
-        "step, ms": (lambda it: it.median("seconds", second), ",.0f"),
-        f"times {result.references[0]}": (_ratio(result, result.references[0], -1), ".2f"),
-        **{f"{name}, ms": (partial(part, name=name), ",.0f") for name in names},
-    }
 
 
 def _fraction(result: Result, entry: Entry) -> float | None:
@@ -225,12 +220,6 @@ def _products(entry: Entry) -> float | None:
     return sum(shares) if entry.kinds else None
 
 
-def _tokenising(entry: Entry) -> float | None:
-    seconds = entry.median("tokenising")
-    return None if seconds is None else seconds / entry.median("seconds")
-
-
 def _quantile(entry: Entry, percent: int) -> float | None:
     calls = [1000 * seconds for values in entry.rounds for seconds in values.get("calls", [])]
-    cuts = statistics.quantiles(calls, n=100, method="inclusive") if calls else None
-    return cuts and cuts[percent - 1]
+    return float(np.percentile(calls, percent)) if calls else None
