@@ -1,11 +1,11 @@
 """Races by kind: who does what, with the settings and contestants of ``races.yaml``."""
 
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,11 @@ from benchmarks.flops import Model, forward_flops, step_flops
 from benchmarks.material import Material
 from benchmarks.race import WARM_UP, Race, Spec
 from contrasent.errors import ConfigError
+from contrasent.files import write_text
 from contrasent.model import SentenceEncoder, torch_precisions, training_device
 from contrasent.recipe import load_recipe
 
-TABLE: dict[str, dict[str, Any]] = yaml.safe_load(
-    Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-)
+TABLE: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
 BITS = {"fp32": 32, "bf16": 16, "fp16": 16}
 _PROFILED_ROUNDS, _ROWS = 1, 4096
 
@@ -28,65 +27,46 @@ _PROFILED_ROUNDS, _ROWS = 1, 4096
 def contestants(group: str, job: str, settings: dict[str, Any], **ours: Any) -> list[Spec]:
     """Contestants of a group in the table; each says its bits where they are known."""
     device, specs = training_device(None), []
-    auto = BITS[torch_precisions(device)[0]]
     on_gpu = TABLE.get(f"{group} on a GPU", {}) if device.type == "cuda" else {}
     for name, (module, chosen) in (TABLE[group] | on_gpu).items():
-        bits = auto if name.endswith("auto") else BITS.get(chosen.get("precision", ""))
-        more = ours if module == "ours" else {}
-        specs.append(Spec(name, f"{module}:{job}", {**settings, **chosen, **more}, bits))
+        auto = torch_precisions(device)[0] if name.endswith("auto") else ""
+        more = {**settings, **chosen, **(ours if module == "ours" else {})}
+        specs.append(Spec(name, f"{module}:{job}", more, BITS.get(auto or chosen.get("precision"))))
     return specs
-
-
-def training(options: Namespace, material: Material, pooler: str) -> tuple[Any, list[int], Any]:
-    """Settings of the jobs that train, the lengths of their sentences, and the line below it."""
-    sizes = {"batch_size": options.batch_size, "steps": options.steps, "tokens": options.tokens}
-    # Every step has a batch of its own, as in training: no two have the same number of tokens.
-    count = options.batch_size * options.steps * (WARM_UP + options.rounds + _PROFILED_ROUNDS)
-    lengths = material.lengths(count, options.tokens)
-    setting = {
-        "encoder": options.encoder,
-        "batch": options.batch_size,
-        "pooler": pooler,
-        "tokens at most": options.tokens,
-        "tokens on average": round(sum(lengths) / len(lengths), 1),
-        "steps of a round": options.steps,
-    }
-    return material.settings(count, pooler=pooler, **sizes), lengths, setting
 
 
 def train(options: Namespace, material: Material) -> Race:
     """The same batches, with dropout, AdamW and clipping at 1; a sentence passes twice.
 
-    The peers run their own tokenisation and padding.
+    The peers run their own tokenisation and padding. ``objectives`` are those of the packaged
+    recipes with their settings, from one masked language model.
     """
-    pooler, per_round = options.pooler or "mean", options.batch_size * options.steps
-    settings, lengths, setting = training(options, material, pooler)
-    tokens_of_a_step = 2 * options.batch_size * sum(lengths) // len(lengths)
-    model = Model.of(material.encoder)
+    compared = options.kind == "objectives"
+    pooler = "cls" if compared else options.pooler or "mean"
+    per_round, model = options.batch_size * options.steps, Model.of(material.encoder)
+    # Every step has a batch of its own, as in training: no two have the same number of tokens.
+    count = per_round * (WARM_UP + options.rounds + _PROFILED_ROUNDS)
+    sizes = {"batch_size": options.batch_size, "steps": options.steps, "tokens": options.tokens}
+    settings = material.settings(count, pooler=pooler, **sizes)
+    lengths = material.lengths(count, options.tokens)
+    setting = {"encoder": options.encoder, "batch": options.batch_size, "pooler": pooler}
+    setting |= {"tokens at most": options.tokens, "tokens on average": round(fmean(lengths), 1)}
+    setting |= {"steps of a round": options.steps}
+    if compared:
+        specs = []
+        for name, (recipe, changes) in TABLE["objectives"].items():
+            job = {**settings, "precision": "bf16", "columns": 3 if recipe == "sup-simcse" else 1}
+            job["objective"] = {**load_recipe(recipe).objective, **changes}
+            specs.append(Spec(name, "ours:Train", job, BITS["bf16"]))
+        return Race("objectives", setting, specs, ["simcse"], profiled=True, parts=True)
 
     def flops(number: int) -> float:
         of_round = lengths[number * per_round : (number + 1) * per_round]
         return 2 * step_flops(model, of_round, first_only=pooler == "cls")
 
-    return Race(
-        title="training",
-        setting=setting,
-        specs=contestants("trainers", "Train", settings),
-        flops=flops,
-        shapes=model.products(tokens_of_a_step, backward=True),
-        profiled=True,
-    )
-
-
-def objectives(options: Namespace, material: Material) -> Race:
-    """Objectives with the settings of the packaged recipes, from one masked language model."""
-    settings, _, setting = training(options, material, "cls")
-    specs = []
-    for name, (recipe, changes) in TABLE["objectives"].items():
-        job = {**settings, "precision": "bf16", "columns": 3 if recipe == "sup-simcse" else 1}
-        job["objective"] = {**load_recipe(recipe).objective, **changes}
-        specs.append(Spec(name, "ours:Train", job, BITS["bf16"]))
-    return Race("objectives", setting, specs, ["simcse"], profiled=True, parts=True)
+    specs = contestants("trainers", "Train", settings)
+    shapes = model.products(2 * options.batch_size * sum(lengths) // len(lengths), backward=True)
+    return Race("training", setting, specs, flops=flops, shapes=shapes, profiled=True)
 
 
 def encode(options: Namespace, material: Material) -> Race:
@@ -94,13 +74,10 @@ def encode(options: Namespace, material: Material) -> Race:
     lengths, model = material.lengths(options.sentences), Model.of(material.encoder)
     flops = forward_flops(model, lengths, first_only=options.pooler == "cls")
     settings = material.settings(options.sentences, pooler=options.pooler or None)
+    setting = {"encoder": options.encoder, "sentences": options.sentences}
     return Race(
         title="encoding",
-        setting={
-            "encoder": options.encoder,
-            "sentences": options.sentences,
-            "tokens on average": round(sum(lengths) / len(lengths), 1),
-        },
+        setting={**setting, "tokens on average": round(fmean(lengths), 1)},
         specs=contestants("encoders", "Encode", settings),
         flops=lambda _: flops,
         shapes=model.products(min(_ROWS, sum(lengths))),
@@ -121,16 +98,13 @@ def latency(options: Namespace, material: Material) -> Race:
 
 def memory(options: Namespace, material: Material) -> Race:
     """From files of several sizes to a matrix or an index, each in a process of its own."""
-    specs = []
+    specs, sides = [], (("contrasent", "ours:File"), ("sentence-transformers", "st:File"))
     for size in map(int, options.sizes.split(",")):
         source = material.place / f"{size}.txt"
-        source.write_text("\n".join(material.texts(size)) + "\n", encoding="utf-8")
-        for written in ("matrix", "index"):
+        write_text(source, "\n".join(material.texts(size)) + "\n")
+        for written, (name, job) in product(("matrix", "index"), sides):
             settings = {"folder": str(material.encoder), "source": str(source), "written": written}
-            specs += [
-                Spec(name, job, settings, part=f"{size:,}, {written}")
-                for name, job in (("contrasent", "ours:File"), ("sentence-transformers", "st:File"))
-            ]
+            specs.append(Spec(name, job, settings, part=f"{size:,}, {written}"))
     return Race("memory", {"encoder": options.encoder}, specs, warm_up=0)
 
 
@@ -175,9 +149,8 @@ def search(options: Namespace, material: Material) -> Race:
     return Race("search", setting, specs, ["flat"], compared="flat")
 
 
-KINDS: dict[str, Callable[[Namespace, Material], Race]] = {
-    it.__name__: it for it in (train, objectives, encode, latency, memory, transfer, serve, search)
-}
+_MAKERS = (train, encode, latency, memory, transfer, serve, search)
+KINDS = {"objectives": train, **{it.__name__: it for it in _MAKERS}}
 
 
 def race_of(options: Namespace, material: Material) -> Race:
