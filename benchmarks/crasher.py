@@ -17,9 +17,10 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,14 +37,12 @@ from contrasent.search import Index
 
 _EVERY, _SHARE, _CLIENTS, _TEXTS = 5.0, 0.3, 4, 3
 _DRAW, LOG = random.Random(0), "log.txt"
-_ENCODER = ("--pooler", "mean", "--device", "cpu", "--precision", "fp32")
-
-_ENCODE = ("encode", "encoder", "text.txt", "rows.npy", "--workers", 2, "--shard-size", 500)
-_ENCODE += _ENCODER
+_ENCODER = "--pooler mean --device cpu --precision fp32"
+_ENCODE = f"encode encoder text.txt rows.npy --workers 2 --shard-size 500 {_ENCODER}"
 _TRAIN = (
-    *("train", "unsup-simcse", "--encoder", "encoder", "--data", "text.txt", "--output", "run"),
-    *("--max-steps", 500, "--batch-size", 32, "--precision", "fp32", "--evaluation.every", 25),
-    *("--evaluation.task", "none", "--evaluation.final", "none"),
+    "train unsup-simcse --encoder encoder --data text.txt --output run --max-steps 500 "
+    "--batch-size 32 --precision fp32 --evaluation.every 25 --evaluation.task none "
+    "--evaluation.final none"
 )
 
 
@@ -57,9 +56,9 @@ class Soak:
     wrong: list[str] = field(default_factory=list)
 
 
-def start(folder: Path, *words: object) -> subprocess.Popen[bytes]:
+def start(folder: Path, words: str) -> subprocess.Popen[bytes]:
     """Start a command in a group of its own, so that its workers are killed with it."""
-    command = [sys.executable, "-m", "contrasent", *map(str, words)]
+    command = [sys.executable, "-m", "contrasent", *words.split()]
     with (folder / LOG).open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
 
@@ -79,16 +78,15 @@ def survives(process: subprocess.Popen[bytes], end: float, works: Callable[[], b
                 return False
 
 
-def soak_command(folder: Path, words: Sequence[object], file: str, end: float) -> Soak:
+def soak_command(folder: Path, words: str, file: str, end: float) -> Soak:
     """Kill a command until it ends, compare its file with one of a whole run, and begin anew."""
-    soak = Soak()
-    start(folder, *words).wait()
+    soak, output, log = Soak(), folder / Path(file).parts[0], folder / LOG
+    start(folder, words).wait()
     whole, listing = (folder / file).read_bytes(), set(folder.iterdir())
-    again = [*words, "--resume"] if words[0] == "train" else words
-    output, log = folder / Path(file).parts[0], folder / LOG
-    shutil.rmtree(output) if output.is_dir() else output.unlink()
+    begin_anew = partial(shutil.rmtree, output) if output.is_dir() else output.unlink
+    begin_anew()
     while time.monotonic() < end:
-        process = start(folder, *again)
+        process = start(folder, f"{words} --resume" if words == _TRAIN else words)
         if not survives(process, end, lambda: log.stat().st_size > 0):
             soak.kills += 1
             continue
@@ -96,7 +94,7 @@ def soak_command(folder: Path, words: Sequence[object], file: str, end: float) -
         if process.returncode or (folder / file).read_bytes() != whole:
             soak.wrong.append(log.read_text()[-500:])
         soak.wrong += [f"left: {path.name}" for path in set(folder.iterdir()) - listing]
-        shutil.rmtree(output) if output.is_dir() else output.unlink()
+        begin_anew()
     return soak
 
 
@@ -113,10 +111,10 @@ class Load:
     def work(self) -> None:
         """Change the index until the end."""
         mine: list[str] = []
+        head = {"content-type": "application/json"}
         while not self.ending.is_set():
             new, removed = {uuid4().hex: uuid4().hex for _ in range(_TEXTS)}, mine[:1]
             body = {"texts": [*new.values()], "ids": [*new], "remove": removed}
-            head = {"content-type": "application/json"}
             request = urllib.request.Request(self.url, json.dumps(body).encode(), head)
             with self.lock:
                 for name in removed:  # until the answer comes, it may be there or not
@@ -149,16 +147,15 @@ class Load:
 def soak_server(folder: Path, end: float) -> Soak:
     """Kill a server that writes to its index, and look for whatever it acknowledged."""
     soak = Soak()
-    start(folder, "index", "build", "encoder", "text.txt", "index", *_ENCODER).wait()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = "--port", free.getsockname()[1]
-    load = Load(port[1])
+    start(folder, f"index build encoder text.txt index {_ENCODER}").wait()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    load = Load(port)
     with ThreadPoolExecutor(_CLIENTS) as clients:
         for _ in range(_CLIENTS):
             clients.submit(load.work)
         while time.monotonic() < end:
-            process = start(folder, "serve", "encoder", "--index", "index", *port, *_ENCODER)
+            process = start(folder, f"serve encoder --index index --port {port} {_ENCODER}")
             answered = load.answers
             if survives(process, end, lambda before=answered: load.answers > before):
                 soak.wrong.append((folder / LOG).read_text()[-500:])
