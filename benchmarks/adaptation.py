@@ -18,9 +18,11 @@ import random
 import shutil
 import textwrap
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain, cycle, islice, product
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
@@ -33,7 +35,7 @@ import contrasent
 from contrasent.data import build
 from contrasent.evaluation import Bootstrap, EncoderUse, Options, judge, load_suite
 from contrasent.files import write_text
-from contrasent.metrics import relevant_ranks, retrieval_score
+from contrasent.metrics import retrieval_score
 from contrasent.model import SentenceEncoder
 from contrasent.search import Index, WordIndex, fuse
 
@@ -73,31 +75,30 @@ def make(work: Path, start: str, domain: str, method: str, seed: int, minutes: f
     if start == "mlm":  # as it comes it embeds by the mean of its token states
         base, pooler = str(work / "data/weights/minilm-mlm"), "mean"
     encoder = SentenceEncoder.load(base, pooler=pooler, head="none" if pooler else None)
-    folder = work / "runs" / f"{start}-{domain}-{method}-{seed}"
+    folder, weight = work / "runs" / f"{start}-{domain}-{method}-{seed}", None
+    how: dict[str, Any] = {"data": data, "output": folder, "overwrite": True}
     if method == "whitening":
-        return Answer(contrasent.fit(encoder, data=str(data)))
-    if method == "hybrid":
+        encoder = contrasent.fit(encoder, data=str(data))
+    elif method == "hybrid":
         judged = judge(EncoderUse(encoder, "fp32"), data)
         print(judged.sentence)
         weight = judged.weight if judged.verdict in ("hybrid", "words") else None
-        return Answer(encoder, "hybrid", weight) if weight else Answer(encoder)
-    how: dict[str, Any] = {"data": data, "output": folder, "overwrite": True}
-    if method == "adapt":
+    elif method == "adapt":
         result = contrasent.adapt(base, minutes=minutes, seed=seed, **how)
         print(*result.sentences)
-        mode = "hybrid" if result.hybrid_weight else "dense"
-        return Answer(SentenceEncoder.load(result.encoder), mode, result.hybrid_weight)
-    if method not in TRAINED:
-        return Answer(encoder, MODES.get(method, "dense"))
-    recipe, changes = TRAINED[method]
-    settings: dict[str, Any] = {**STEPS, **changes, "train.seed": seed}
-    if method == "mlm first":
-        first = folder.with_name(f"{folder.name}-first")
-        contrasent.pretrain(base, **how | settings | {"output": first})
-        base = str(first / "last")
-    settings |= {"evaluation.final": "none", "evaluation.task": "none", "encoder.pooler": pooler}
-    run = contrasent.train(recipe, encoder=base, **how, **settings)
-    return Answer(SentenceEncoder.load(run.last))
+        encoder, weight = SentenceEncoder.load(result.encoder), result.hybrid_weight
+    elif method in TRAINED:
+        recipe, changes = TRAINED[method]
+        settings: dict[str, Any] = {**STEPS, **changes, "train.seed": seed}
+        if method == "mlm first":
+            first = folder.with_name(f"{folder.name}-first")
+            contrasent.pretrain(base, **how | settings | {"output": first})
+            base = str(first / "last")
+        settings |= dict.fromkeys(("evaluation.final", "evaluation.task"), "none")
+        settings |= {"encoder.pooler": pooler}
+        run = contrasent.train(recipe, encoder=base, **how, **settings)
+        encoder = SentenceEncoder.load(run.last)
+    return Answer(encoder, "hybrid" if weight else MODES.get(method, "dense"), weight)
 
 
 def search_scores(answer: Answer, folder: Path) -> np.ndarray:
@@ -112,10 +113,9 @@ def search_scores(answer: Answer, folder: Path) -> np.ndarray:
         by = {"mode": answer.mode, "weight": answer.weight}
         hits = index.search(answer.encoder, task.queries, top_k=DEPTH + 1, **by)
     for ranked, wanted, self_row in zip(hits, task.relevant, task.left_out, strict=True):
-        scores = np.full(len(order), -np.inf)
-        scores[[int(hit.id) for hit in ranked]] = -np.arange(len(ranked))
-        ranks = relevant_ranks(scores, [*wanted], [*wanted.values()], self_row)
-        values.append(retrieval_score(f"ndcg@{DEPTH}", *ranks))
+        found = [int(hit.id) for hit in ranked if int(hit.id) != self_row]
+        ranks = [1 + found.index(row) if row in found else np.inf for row in wanted]
+        values.append(retrieval_score(f"ndcg@{DEPTH}", ranks, [*wanted.values()]))
     return np.array(values)
 
 
@@ -175,6 +175,7 @@ def changed(first: Any, second: Any) -> str:
     return f"**{text}**" if low > 0 else text
 
 
+Pair = tuple[int | str, int | str]
 app = typer.Typer(pretty_exceptions_enable=False, help="Adapt encoders to text, and score them.")
 
 
@@ -202,20 +203,23 @@ def _read(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def _write(path: Path, texts: Iterable[str]) -> None:
-    write_text(path, _lines(texts))
-
-
 def write_retrieval(
-    folder: Path, corpus: Sequence[str], pairs: Sequence[tuple[int | str, int]]
+    folder: Path, corpus: Sequence[str], pairs: Iterable[Pair], rest: Iterable[str] = ()
 ) -> None:
-    """Write a retrieval task: queries, rows of the corpus or texts, and the rows that they find."""
-    queries = {str(query): query if isinstance(query, str) else corpus[query] for query, _ in pairs}
+    """Write a retrieval task: pairs of a query and what it finds, rows of the corpus or texts.
+
+    Beside its folder, ``train.txt`` has the texts of the ``rest`` that are not in the corpus.
+    """
+    place: dict[int | str, int] = {text: row for row, text in enumerate(corpus)}
+    named = [(place.get(a, a), place.get(b, b)) for a, b in pairs if a != b]
+    queries = {str(query): query if isinstance(query, str) else corpus[query] for query, _ in named}
     documents = {str(row): text for row, text in enumerate(corpus)}
     for name, texts in (("corpus", documents), ("queries", queries)):
         build.write_rows(folder / f"{name}.jsonl", ("_id", "text"), texts.items())
-    relevant = ((str(query), str(row), "1") for query, row in pairs)
+    relevant = ((str(query), str(row), "1") for query, row in named)
     build.write_rows(folder / "qrels.tsv", ("query-id", "corpus-id", "score"), relevant)
+    if left := [text for text in _distinct(rest) if text not in place]:
+        write_text(folder.with_name("train.txt"), _lines(shuffled(left)))
 
 
 def _quora(data: Path) -> list[dict[str, str]]:
@@ -228,100 +232,93 @@ def _wikipedia_articles(data: Path) -> list[list[str]]:
     return [article.split("\n") for article in whole.strip().split("\n\n")]
 
 
-def questions(data: Path, work: Path) -> None:
+def questions(data: Path, folder: Path) -> None:
     """Quora's pairs by halves: questions to train on, duplicates that find each other."""
-    pairs = [((row["question1"], row["question2"]), row["is_duplicate"]) for row in _quora(data)]
-    test = [pair for pair in pairs if half(pair[0][0]) == 0]
-    corpus = _distinct(chain.from_iterable(sides for sides, _ in test))
-    place = {text: row for row, text in enumerate(corpus)}
-    rest = _distinct(chain.from_iterable(sides for sides, _ in pairs if half(sides[0])))
-    _write(work / "questions/train.txt", shuffled(text for text in rest if text not in place))
-    same = [(place[a], place[b]) for (a, b), label in test if label == "1" and a != b]
-    write_retrieval(work / "questions/test", corpus, same)
+    rows, sides = _quora(data), itemgetter("question1", "question2")
+    test, rest = ([row for row in rows if half(row["question1"]) == part] for part in (0, 1))
+    corpus, text = (_distinct(chain.from_iterable(map(sides, part))) for part in (test, rest))
+    same = (sides(row) for row in test if row["is_duplicate"] == "1")
+    write_retrieval(folder / "test", corpus, same, text)
 
 
-def forum(data: Path, work: Path) -> None:
+def forum(data: Path, folder: Path) -> None:
     """Stack Exchange sentences of STS15 and STS16: unrated ones to train on, rated pairs."""
     rated, text = list[tuple[str, str, str]](), list[str]()
     for part in ("15-answers-forums", "16-answer-answer", "16-question-question"):
         year, name = part.split("-", 1)
-        folder = data / f"senteval/STS/STS{year}-en-test"
-        pairs, ratings = (_read(folder / f"STS.{it}.{name}.txt") for it in ("input", "gs"))
+        source = data / f"senteval/STS/STS{year}-en-test"
+        pairs, ratings = (_read(source / f"STS.{it}.{name}.txt") for it in ("input", "gs"))
         for pair, rating in zip(pairs, chain(ratings, cycle([""])), strict=False):
             first, second, *_ = pair.split("\t")
             if rating.strip():
                 rated.append((first, second, rating.strip()))
             else:
                 text += [first, second]
-    _write(work / "forum/pairs.tsv", map("\t".join, rated))
-    corpus = list(dict.fromkeys(side for pair in rated for side in pair[:2]))
-    place = {text: row for row, text in enumerate(corpus)}
-    same = [(place[a], place[b]) for a, b, rating in rated if float(rating) >= 4 and a != b]
-    write_retrieval(work / "forum/test", corpus, same)
-    _write(work / "forum/train.txt", shuffled(it for it in _distinct(text) if it not in place))
+    write_text(folder / "pairs.tsv", _lines(map("\t".join, rated)))
+    corpus = _distinct(side for pair in rated for side in pair[:2])
+    same = (pair[:2] for pair in rated if float(pair[2]) >= 4)
+    write_retrieval(folder / "test", corpus, same, text)
 
 
-def reviews(data: Path, work: Path) -> None:
+def reviews(data: Path, folder: Path) -> None:
     """Films (MR) and products (CR) by halves: text to train on, text with its label."""
     text: list[str] = []
     for name, stem in (("MR", "rt-polarity"), ("CR", "custrev")):
         rows = []
         for label in ("pos", "neg"):
-            lines = (data / f"senteval/{name}/{stem}.{label}").read_bytes().decode("latin-1")
-            each = [line.strip() for line in _distinct(lines.splitlines())]
+            lines = (data / f"senteval/{name}/{stem}.{label}").read_text("latin-1").splitlines()
+            each = [line.strip() for line in _distinct(lines)]
             text += [line for line in each if half(line)]
-            rows += [[line, label] for line in each if not half(line)]
-        _write(work / f"reviews/{name}.csv", [_quoted_table([["text", "label"], *shuffled(rows)])])
-    _write(work / "reviews/train.txt", shuffled(_distinct(text)))
+            rows += [(line, label) for line in each if not half(line)]
+        build.write_rows(folder / f"{name}.csv", ("text", "label"), shuffled(rows))
+    write_text(folder / "train.txt", _lines(shuffled(_distinct(text))))
 
 
-def wikipedia(data: Path, work: Path) -> None:
+def wikipedia(data: Path, folder: Path) -> None:
     """Articles: some to train on; sentences find those of their article, titles two paragraphs."""
     articles = shuffled(map(_distinct, _wikipedia_articles(data)))
-    corpus, pairs = list[str](), list[tuple[int | str, int]]()
+    corpus, pairs = list[str](), list[Pair]()
     for k, article in enumerate(part[:20] for part in articles[:400] if len(part) >= 3):
         rows = range(len(corpus), len(corpus) + len(article))
         corpus += article
-        for query in random.Random(k).sample(rows, 2):
-            pairs += [(query, row) for row in rows if row != query]
-    write_retrieval(work / "wikipedia/test", corpus, pairs)
+        pairs += product(random.Random(k).sample(rows, 2), rows)
+    write_retrieval(folder / "test", corpus, pairs)
     lines = (sentence for article in articles[400:] for sentence in [*article, ""])
-    _write(work / "wikipedia/train.txt", islice(lines, 60_000))
+    write_text(folder / "train.txt", _lines(islice(lines, 60_000)))
     corpus, pairs, title, left = [], [], "", 0
-    for part in ("valid", "test"):
-        for line in _read(data / f"wiki/wikitext-2/{part}.txt"):
-            text = line.strip().replace(" @-@ ", "-").replace(" @,@ ", ",").replace(" @.@ ", ".")
-            if text.startswith("= ") and not text.startswith("= ="):
-                title, left = text.strip("= "), 2
-            elif text and not text.startswith("=") and left:
-                left -= 1
-                pairs.append((title, len(corpus)))
-                corpus.append(text)
-    write_retrieval(work / "wikipedia/titles", corpus, pairs)
+    each = (_read(data / f"wiki/wikitext-2/{part}.txt") for part in ("valid", "test"))
+    for line in chain.from_iterable(each):
+        text = line.strip().replace(" @-@ ", "-").replace(" @,@ ", ",").replace(" @.@ ", ".")
+        if text.startswith("= ") and not text.startswith("= ="):
+            title, left = text.strip("= "), 2
+        elif text and not text.startswith("=") and left:
+            left -= 1
+            pairs.append((title, len(corpus)))
+            corpus.append(text)
+    write_retrieval(folder / "titles", corpus, pairs)
 
 
-def captions(data: Path, work: Path) -> None:
+def captions(data: Path, folder: Path) -> None:
     """Flickr8k: captions to train on; of 1,500 other images one caption finds the others."""
-    images: dict[str, list[str]] = {}
+    images = defaultdict[str, list[str]](list)
     for line in _read(data / "paraphrase/flickr8k_captions.tsv"):
         key, text = line.split("\t")
-        images.setdefault(key.split("#")[0], []).append(text)
+        images[key.split("#")[0]].append(text)
     names = shuffled(sorted(images))
-    corpus, pairs = list[str](), list[tuple[int | str, int]]()
+    corpus, pairs = list[str](), list[Pair]()
     for name in names[:1500]:
         first, texts = len(corpus), _distinct(images[name])
         corpus += texts
         pairs += [(first, row) for row in range(first + 1, len(corpus))]
-    write_retrieval(work / "captions/test", corpus, pairs)
-    rest, seen = _distinct(chain.from_iterable(images[it] for it in names[1500:])), set(corpus)
-    _write(work / "captions/train.txt", shuffled(text for text in rest if text not in seen))
+    rest = chain.from_iterable(images[name] for name in names[1500:])
+    write_retrieval(folder / "test", corpus, pairs, rest)
 
 
 @app.command()
 def prepare(data: Path, work: Path) -> None:
     """Make the text and the tests of every domain."""
     for domain in (questions, forum, reviews, wikipedia, captions):
-        domain(data, work)
+        domain(data, work / domain.__name__)
     quickstart = Path(contrasent.__file__).with_name("quickstart_data")
     shutil.copytree(quickstart / "wikipedia_search", work / "quickstart/test", dirs_exist_ok=True)
     shutil.copy(quickstart / "wikipedia.txt", work / "quickstart/train.txt")
@@ -420,11 +417,10 @@ def dirt(
         if only and name not in only:
             continue
         ending = name.split()[0] if name.startswith(("csv", "tsv", "jsonl")) else "txt"
-        file, folder = work / f"raw-{number}.{ending}", work / f"adapt-{number}"
+        file, began = work / f"raw-{number}.{ending}", time.monotonic()
         file.write_text(content, encoding="utf-8", newline="")
-        began = time.monotonic()
-        options: dict[str, Any] = {"output": folder, "overwrite": True, "minutes": minutes}
-        result = contrasent.adapt("all-MiniLM-L6-v2", data=file, **options)
+        where: dict[str, Any] = {"output": work / f"adapt-{number}", "overwrite": True}
+        result = contrasent.adapt("all-MiniLM-L6-v2", data=file, minutes=minutes, **where)
         kind = "documents" if " documents of " in result.sentences[0] else "lines"
         right = "right" if (kind == "documents") == (name in DOCUMENTS) else "WRONG"
         cells = [name, f"{time.monotonic() - began:.0f} s", f"{kind}, {right}", result.outcome]
