@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 import traceback
+from collections import Counter
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,10 +25,8 @@ _PACKAGES = (
     *("onnxruntime", "openvino", "optimum", "optimum-intel", "faiss-cpu", "fastapi", "uvicorn"),
 )
 
-PARTS = [
-    *("encoder", "generator", "vocabulary", "discriminator"),
-    *("backward", "communication", "update"),
-]
+PARTS = ["encoder", "generator", "vocabulary", "discriminator"]
+PARTS += ["backward", "communication", "update"]
 """Names of the spans that a training step marks in a trace; none lies in another."""
 
 PRODUCTS = re.compile(
@@ -93,13 +92,11 @@ class Worker:
             if name not in PARTS and not name.startswith(("ProfilerStep", "Torch-Compiled Region"))
         }
         operators[OUTSIDE] = max(0.0, 1 - sum(operators.values()))
-        ordered = sorted(operators.items(), key=lambda item: -item[1])
+        shares = Counter(operators).most_common()
         spans = {} if torch.cuda.is_available() else averages
-        parts = {it: spans[it].cpu_time_total / 1e6 / seconds for it in PARTS if it in spans}
-        return {
-            "kinds": {name: round(share, 4) for name, share in ordered if share > _LEAST},
-            "parts": {name: round(share, 4) for name, share in parts.items()},
-        }
+        parts = [(it, spans[it].cpu_time_total / 1e6 / seconds) for it in PARTS if it in spans]
+        kinds = {name: round(share, 4) for name, share in shares if share > _LEAST}
+        return {"kinds": kinds, "parts": {name: round(share, 4) for name, share in parts}}
 
     def rows(self, path: str) -> dict[str, Any]:
         """Write the job's embeddings, or the ids of its hits, as a matrix to ``path``."""

@@ -9,6 +9,7 @@ import multiprocessing
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,12 @@ _CHUNK, _TOP_K = 16_384, 10
 
 
 class GeneratedEncoder:
-    """Generates the vectors of ``total`` rows in place of encoding their texts."""
+    """Generates vectors in place of encoding texts."""
 
     pooler, head_name, engine, normalize, max_tokens = "mean", "none", "torch", True, 256
 
-    def __init__(self, embeddings: np.ndarray, total: int) -> None:
-        self.name, self.width = "generated", embeddings.shape[1]
-        self._embeddings, self._total = embeddings, total
+    def __init__(self, embeddings: np.ndarray) -> None:
+        self.name, self.width, self._embeddings = "generated", embeddings.shape[1], embeddings
 
     def fingerprint(self) -> str:
         """A name that no encoder has."""
@@ -37,10 +37,7 @@ class GeneratedEncoder:
     def encode_stream(self, sentences: Iterable[str], **_: object) -> Iterator[np.ndarray]:
         """Blocks of rows."""
         draw, texts = np.random.default_rng(0), iter(sentences)
-        for start in range(0, self._total, _CHUNK):
-            count = min(_CHUNK, self._total - start)
-            for _text in zip(range(count), texts, strict=False):
-                pass
+        while count := sum(1 for _ in islice(texts, _CHUNK)):
             yield generate(self._embeddings, count, draw)
 
 
@@ -55,8 +52,7 @@ def build(embeddings: np.ndarray, rows: int, kind: str, folder: Path) -> dict[st
     """Write an index of generated vectors; its facts."""
     start = time.perf_counter()
     texts = (f"text {number}" for number in range(rows))
-    encoder = GeneratedEncoder(embeddings, rows)
-    index = Index.build(encoder, texts, folder, kind=kind, words=False)
+    index = Index.build(GeneratedEncoder(embeddings), texts, folder, kind=kind, words=False)
     facts = {"build, s": time.perf_counter() - start, "build, CPU s": time.process_time()}
     facts["build memory, MB"] = high_water() / 1e6
     if index.manifest.ann is not None:

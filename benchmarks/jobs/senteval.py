@@ -90,30 +90,22 @@ def procedure(parts: list[Part], classes: int, preset: Any, seed: int) -> Any:
     Of one part, means over folds with a search inside of each; of two, train and test, a search
     by folds of train; of three, by the dev part between them.
     """
-    if len(parts) == 1:
-        dev, test, predicted = [], [], np.full(len(parts[0][1]), -1)
-        for train, held, rows in splits(parts[0], preset.folds, SEED):
-            folds = splits(train, preset.folds, SEED)
-            reached, right, classed = _judge(train, held, folds, classes, preset, seed)
-            dev.append(reached)
-            test.append(right)
-            predicted[rows] = classed
-        return np.mean(dev), np.mean(test), predicted
-    train, *held, test = parts
-    folds = [(train, held[0], None)] if held else splits(train, preset.folds, seed)
-    return _judge(train, test, folds, classes, preset, seed, *held)
-
-
-def _judge(
-    train: Part, test: Part, folds: Any, classes: int, preset: Any, seed: int, dev: Any = None
-) -> Any:
-    """The best mean over folds of train; accuracy and classes of test with its penalty."""
-
-    def classifier(decay: float) -> Classifier:
-        return Classifier(train[0].shape[1], classes, decay, preset, seed)
-
-    means = [np.mean([classifier(it).fit(rest, held) for rest, held, _ in folds]) for it in GRID]
-    best = int(np.argmax([round(100 * mean, 2) for mean in means]))
-    chosen = classifier(GRID[best])
-    chosen.fit(train, dev)
-    return means[best], chosen.score(test), chosen.predict(test[0])
+    whole, held, width = len(parts) == 1, parts[1:-1], parts[0][0].shape[1]
+    predicted = np.full(len(parts[-1][1]), -1)
+    outer: Any = [(parts[0], parts[-1], slice(None))]
+    dev, right = [], []
+    for train, test, rows in splits(parts[0], preset.folds, SEED) if whole else outer:
+        folds: Any = [(train, *held, None)]
+        if not held:
+            folds = splits(train, preset.folds, SEED if whole else seed)
+        means = [
+            np.mean([Classifier(width, classes, it, preset, seed).fit(*fold[:2]) for fold in folds])
+            for it in GRID
+        ]
+        best = int(np.argmax([round(100 * mean, 2) for mean in means]))
+        chosen = Classifier(width, classes, GRID[best], preset, seed)
+        chosen.fit(train, *held)
+        dev.append(means[best])
+        right.append(chosen.score(test))
+        predicted[rows] = chosen.predict(test[0])
+    return np.mean(dev), np.mean(right), predicted

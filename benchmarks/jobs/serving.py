@@ -90,8 +90,7 @@ class Serve:
         self, line: str, path: str, folder: str, python: str, seconds: float, rate: float
     ) -> None:
         self._path, self._seconds, self._rate, self._fastest = path, seconds, rate, 0.0
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+        with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         words = line.replace("MODEL", shlex.quote(folder)).replace("PORT", str(self._port))
         command = [python or sys.executable, *shlex.split(words)]
