@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.material import gathered
 from benchmarks.race import Process, Start, run
 from benchmarks.races import TABLE, race_of
-from benchmarks.results import Result, read, setting_line, table, updated, write
+from benchmarks.results import read, setting_line, table, updated, write
 from contrasent.errors import ContrasentError, pick
 from contrasent.files import write_text
 
@@ -25,13 +25,6 @@ def options_of(name: str, changes: Mapping[str, Any]) -> argparse.Namespace:
     defaults = {option: default for option, (default, _) in TABLE["options"].items()}
     options = {**defaults, **NAMES[pick("benchmark", name, NAMES)], **changes}
     return argparse.Namespace(**{key.replace("-", "_"): value for key, value in options.items()})
-
-
-def measure(name: str, changes: Mapping[str, Any], start: Start = Process) -> Result:
-    """Run one benchmark."""
-    options = options_of(name, changes)
-    with gathered(options.encoder, options.data) as material:
-        return run(race_of(options, material), options, material.place, start)
 
 
 def main(arguments: Sequence[str] | None = None, start: Start = Process) -> int:
@@ -51,7 +44,12 @@ def main(arguments: Sequence[str] | None = None, start: Start = Process) -> int:
     try:
         for name in chosen["names"] or TABLE["benchmarks"]:
             saved = name.endswith(".json")
-            result = read(name) if saved else measure(name, changes, start)
+            if saved:
+                result = read(name)
+            else:
+                options = options_of(name, changes)
+                with gathered(options.encoder, options.data) as material:
+                    result = run(race_of(options, material), options, material.place, start)
             print(f"\n{result.title}: {setting_line(result)}\n\n{table(result)}", flush=True)
             failed |= bool(result.failed) and not saved
             if chosen["results"] and not saved:

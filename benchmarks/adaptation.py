@@ -150,8 +150,7 @@ def score(answer: Answer, domain: str, work: Path) -> dict[str, Any]:
             nearest, classifier = labels_are_right(answer, path)
             scores |= {f"{name} nearest": nearest, f"{name} classifier": classifier}
         elif kind == ".tsv" or name == "STS-B":
-            options = Options(work / "data/senteval")
-            suite = load_suite([str(path) if kind else task], options)
+            suite = load_suite([str(path) if kind else task], Options(work / "data/senteval"))
             scores[name] = suite, suite.records(EncoderUse(answer.encoder))
         else:
             scores[name] = search_scores(answer, path)
@@ -199,10 +198,6 @@ def _lines(texts: Iterable[str]) -> str:
     return "\n".join(texts) + "\n"
 
 
-def _read(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
-
-
 def write_retrieval(
     folder: Path, corpus: Sequence[str], pairs: Iterable[Pair], rest: Iterable[str] = ()
 ) -> None:
@@ -247,7 +242,8 @@ def forum(data: Path, folder: Path) -> None:
     for part in ("15-answers-forums", "16-answer-answer", "16-question-question"):
         year, name = part.split("-", 1)
         source = data / f"senteval/STS/STS{year}-en-test"
-        pairs, ratings = (_read(source / f"STS.{it}.{name}.txt") for it in ("input", "gs"))
+        files = (source / f"STS.{it}.{name}.txt" for it in ("input", "gs"))
+        pairs, ratings = (file.read_text("utf-8").splitlines() for file in files)
         for pair, rating in zip(pairs, chain(ratings, cycle([""])), strict=False):
             first, second, *_ = pair.split("\t")
             if rating.strip():
@@ -286,8 +282,8 @@ def wikipedia(data: Path, folder: Path) -> None:
     lines = (sentence for article in articles[400:] for sentence in [*article, ""])
     write_text(folder / "train.txt", _lines(islice(lines, 60_000)))
     corpus, pairs, title, left = [], [], "", 0
-    each = (_read(data / f"wiki/wikitext-2/{part}.txt") for part in ("valid", "test"))
-    for line in chain.from_iterable(each):
+    files = (data / f"wiki/wikitext-2/{part}.txt" for part in ("valid", "test"))
+    for line in chain.from_iterable(file.read_text("utf-8").splitlines() for file in files):
         text = line.strip().replace(" @-@ ", "-").replace(" @,@ ", ",").replace(" @.@ ", ".")
         if text.startswith("= ") and not text.startswith("= ="):
             title, left = text.strip("= "), 2
@@ -301,7 +297,8 @@ def wikipedia(data: Path, folder: Path) -> None:
 def captions(data: Path, folder: Path) -> None:
     """Flickr8k: captions to train on; of 1,500 other images one caption finds the others."""
     images = defaultdict[str, list[str]](list)
-    for line in _read(data / "paraphrase/flickr8k_captions.tsv"):
+    rows = (data / "paraphrase/flickr8k_captions.tsv").read_text("utf-8")
+    for line in rows.splitlines():
         key, text = line.split("\t")
         images[key.split("#")[0]].append(text)
     names = shuffled(sorted(images))

@@ -56,14 +56,10 @@ class Train:
         settings = TrainSettings(batch_size=self.batch_size)
         parameters = loop.trainable_parameters(encoder, objective)
         optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, fused=True)
-        training = loop.Training(
-            encoder=encoder,
-            objectives={"": objective.to(accelerator.device)},
-            optimizer=optimizer,
-            settings=settings,
-            precision=self.precision,
-            steps=1_000_000,
-        )
+        objective.to(accelerator.device)
+        how: dict[str, Any] = {"settings": settings, "precision": self.precision}
+        how |= {"encoder": encoder, "objectives": {"": objective}, "optimizer": optimizer}
+        training = loop.Training(**how, steps=1_000_000)
         self._progress, batches = loop.Progress(), loader.stream(0, training.steps)
         # One run for all rounds: what it makes in its first steps is not made again.
         self._run = loop.run(training, batches, self._progress, lambda it: it % self.steps == 0)
@@ -79,10 +75,7 @@ class Train:
 
 @dataclass(kw_only=True)
 class Encode(Encoding):
-    """``SentenceEncoder.encode``, from strings to a matrix, or of one sentence as a server does.
-
-    With ``serving``, under the promise that the weights stay as they are.
-    """
+    """``SentenceEncoder.encode``; with ``serving`` under the promise that the weights stay."""
 
     precision: str = "auto"
     engine: str = "torch"
@@ -129,10 +122,7 @@ class File:
 
 
 class Transfer:
-    """Classifiers on the same embeddings, all together or, with ``loops``, as SentEval's.
-
-    Encoding is not counted; seconds are of the processor.
-    """
+    """Classifiers on the same embeddings, together or as SentEval's ``loops``, in CPU seconds."""
 
     def __init__(self, folder: str, pooler: str, preset: str, loops: bool) -> None:
         self._encoder = SentenceEncoder.load(folder, pooler=pooler)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
-from torch import Tensor, nn
+from torch import nn
 
 GRID = [1e-5, 1e-4, 1e-3, 1e-2]
 SEED = 1111
@@ -41,11 +41,17 @@ class Classifier:
             order, cut = self.draw.permutation(len(x)), int(0.05 * len(x))
             dev = x[order[:cut]], y[order[:cut]]
             x, y = x[order[cut:]], y[order[cut:]]
-        rows = torch.from_numpy(x), torch.from_numpy(y)
+        features, labels = torch.from_numpy(x), torch.from_numpy(y)
         best, misses, epochs = -1.0, 0, 0
         while epochs <= self.preset.max_epochs:
             for _ in range(self.preset.epoch_size):
-                self._epoch(*rows)
+                order = torch.from_numpy(self.draw.permutation(len(x)))
+                for rows in order.split(self.preset.batch):
+                    scores = self.layer(features.index_select(0, rows))
+                    loss = self.loss(scores, labels.index_select(0, rows))
+                    self.optimiser.zero_grad()
+                    loss.backward()
+                    self.optimiser.step()
             epochs += self.preset.epoch_size
             self.rounds += 1
             right = self.score(dev)
@@ -57,15 +63,6 @@ class Classifier:
                 misses += 1
         self.layer = kept
         return best
-
-    def _epoch(self, x: Tensor, y: Tensor) -> None:
-        order = torch.from_numpy(self.draw.permutation(len(x)))
-        for start in range(0, len(x), self.preset.batch):
-            rows = order[start : start + self.preset.batch]
-            loss = self.loss(self.layer(x.index_select(0, rows)), y.index_select(0, rows))
-            self.optimiser.zero_grad()
-            loss.backward()
-            self.optimiser.step()
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """The class of each row."""

@@ -120,8 +120,12 @@ def _quantised(folder: str, pooler: str | None, name: str, texts: list[str]) -> 
         model = Path(place) / "model"
         _loaded(folder, pooler).save_pretrained(str(model))
         loaded = SentenceTransformer(str(model), backend=name)
-        if name == "onnx":
-            backend.export_dynamic_quantized_onnx_model(loaded, _instructions(), str(model))
+        if name == "onnx":  # for the most that this processor has, of what its export knows
+            info = Path("/proc/cpuinfo")
+            flags = info.read_text(encoding="utf-8") if info.is_file() else ""
+            kinds = {"avx512_vnni": "avx512_vnni", "avx512f": "avx512", "avx2": "avx2"}
+            kind: Any = next((kind for flag, kind in kinds.items() if flag in flags), "arm64")
+            backend.export_dynamic_quantized_onnx_model(loaded, kind, str(model))
         else:
             text = Path(place) / "text" / "train.txt"
             text.parent.mkdir()
@@ -133,14 +137,6 @@ def _quantised(folder: str, pooler: str | None, name: str, texts: list[str]) -> 
         (file,) = model.glob(f"{name}/*int8*.{'onnx' if name == 'onnx' else 'xml'}")
         chosen = {"file_name": str(file.relative_to(model))}
         return SentenceTransformer(str(model), backend=name, model_kwargs=chosen)
-
-
-def _instructions() -> Any:
-    """The most that this processor has, of what its export quantises for."""
-    path = Path("/proc/cpuinfo")
-    flags = path.read_text(encoding="utf-8") if path.is_file() else "arm64"
-    kinds = {"avx512_vnni": "avx512_vnni", "avx512f": "avx512", "avx2": "avx2"}
-    return next((kind for flag, kind in kinds.items() if flag in flags), "arm64")
 
 
 def serve(model: str, port: int = 8000, bf16: bool = False) -> None:
