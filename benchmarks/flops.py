@@ -30,12 +30,9 @@ class Model:
     @classmethod
     def of(cls, folder: Path) -> "Model":
         """Read the shape from a folder's ``config.json``, whichever names it uses."""
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return cls(
-            width=config.get("hidden_size", config.get("dim")),
-            inner=config.get("intermediate_size", config.get("hidden_dim")),
-            depth=config.get("num_hidden_layers", config.get("n_layers")),
-        )
+        get = json.loads((folder / "config.json").read_text(encoding="utf-8")).get
+        width, inner = get("hidden_size", get("dim")), get("intermediate_size", get("hidden_dim"))
+        return cls(width, inner, get("num_hidden_layers", get("n_layers")))
 
     def products(self, rows: int, *, backward: bool = False) -> list[tuple[int, int, int]]:
         """The ``(m, k, n)`` of a layer's matrix products on about ``rows`` tokens.

@@ -55,14 +55,11 @@ class Process:
     """A worker in a process of its own, which answers requests; see :mod:`benchmarks.worker`."""
 
     def __init__(self, python: str) -> None:
-        root = str(Path(__file__).parents[1])
+        root, command = str(Path(__file__).parents[1]), [python, "-m", "benchmarks.worker"]
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        environment, pipe = {**_QUIET, **os.environ, "PYTHONPATH": path}, subprocess.PIPE
         self._process = subprocess.Popen(
-            [python, "-m", "benchmarks.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**_QUIET, **os.environ, "PYTHONPATH": path},
-            encoding="utf-8",
+            command, stdin=pipe, stdout=pipe, env=environment, encoding="utf-8"
         )
 
     def ask(self, request: dict[str, Any]) -> Any:
@@ -151,11 +148,9 @@ def run(race: Race, options: Namespace, place: Path, start: Start = Process) -> 
         peak = [Spec(_PEAK, "peak:Peak", {"shapes": race.shapes})] * bool(race.shapes)
         for spec in [*peak, *race.specs]:
             line.add(spec, lambda python: stack.enter_context(closing(start(python))), pythons)
-        turns = ((number, it) for number in range(last) for it in list(line.running))
-        for number, it in turns:
+        for number, it in ((n, it) for n in range(last) for it in list(line.running)):
             with line.turn(it):
-                title = f"round {number} of {last - 1}: {it.entry.title}"
-                print(title, file=sys.stderr, flush=True)
+                print(f"round {number} of {last - 1}: {it.entry.title}", file=sys.stderr)
                 values = it.ask("round", number=number, **it.spec.arguments)
                 if it.spec.job.endswith(":Encode") and race.compared:
                     values |= it.ask("tokenise")

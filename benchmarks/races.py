@@ -38,8 +38,7 @@ def contestants(group: str, job: str, settings: dict[str, Any], **ours: Any) -> 
 def train(options: Namespace, material: Material) -> Race:
     """The same batches, with dropout, AdamW and clipping at 1; a sentence passes twice.
 
-    The peers run their own tokenisation and padding. ``objectives`` are those of the packaged
-    recipes with their settings, from one masked language model.
+    Peers run their own tokenisation and padding; ``objectives`` are as the packaged recipes say.
     """
     compared = options.kind == "objectives"
     pooler = "cls" if compared else options.pooler or "mean"
@@ -75,15 +74,11 @@ def encode(options: Namespace, material: Material) -> Race:
     flops = forward_flops(model, lengths, first_only=options.pooler == "cls")
     settings = material.settings(options.sentences, pooler=options.pooler or None)
     setting = {"encoder": options.encoder, "sentences": options.sentences}
-    return Race(
-        title="encoding",
-        setting={**setting, "tokens on average": round(fmean(lengths), 1)},
-        specs=contestants("encoders", "Encode", settings),
-        flops=lambda _: flops,
-        shapes=model.products(min(_ROWS, sum(lengths))),
-        profiled=True,
-        compared="contrasent fp32",
-    )
+    setting["tokens on average"] = round(fmean(lengths), 1)
+    specs = contestants("encoders", "Encode", settings)
+    race = Race("encoding", setting, specs, profiled=True, compared="contrasent fp32")
+    shapes = model.products(min(_ROWS, sum(lengths)))
+    return replace(race, flops=lambda _: flops, shapes=shapes)
 
 
 def latency(options: Namespace, material: Material) -> Race:

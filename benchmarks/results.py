@@ -4,7 +4,6 @@ A table of a page stands between a line ``<!-- table: results/NAME.json -->``, t
 the page, and ``<!-- end of table -->``. Where there is no result yet, nothing stands between them.
 """
 
-import json
 import os
 import platform
 import re
@@ -21,7 +20,7 @@ import torch
 
 from benchmarks.worker import PARTS, PRODUCTS
 from contrasent.errors import DataError
-from contrasent.files import write_text
+from contrasent.files import read_json, write_json
 from contrasent.records import installed_versions
 
 FORMAT = "contrasent-benchmark-2"
@@ -95,14 +94,14 @@ class Result:
     versions: dict[str, str] = field(default_factory=installed_versions)
 
 
-def write(result: Result, path: str | Path) -> None:
+def write(result: Result, path: Path) -> None:
     """Write a result, whole or not at all."""
-    write_text(path, json.dumps({"format": FORMAT, **asdict(result)}, indent=1) + "\n")
+    write_json(path, {"format": FORMAT, **asdict(result)}, indent=1)
 
 
 def read(path: str | Path) -> Result:
     """Read a result; DataError if the file holds none."""
-    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    content = read_json(path)
     if content.pop("format", None) != FORMAT:
         raise DataError(f"{path} is not a result of these benchmarks in the format {FORMAT}")
     entries = [Entry(**entry) for entry in content.pop("entries")]
@@ -173,10 +172,7 @@ def updated(text: str, folder: Path) -> str:
 
 
 def _compared(result: Result) -> dict[str, tuple[Cell, str]]:
-    """Columns beside the peer's default, and the fastest of its entries if that is another one.
-
-    Where the benchmark is about them, those of a step and its parts.
-    """
+    """Columns beside the peer's default and its fastest entry, or of a training step's parts."""
     names = [name for name in PARTS if any(name in entry.parts for entry in result.entries)]
     if not names:
         peers = [entry for entry in result.entries if entry.name in result.references]

@@ -20,11 +20,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = (
-    *("contrasent", "sentence-transformers", "torch", "transformers", "tokenizers"),
-    *("onnxruntime", "openvino", "optimum", "optimum-intel", "faiss-cpu", "fastapi", "uvicorn"),
-)
-
+_PACKAGES = ["contrasent", "sentence-transformers", "torch", "transformers", "tokenizers"]
+_PACKAGES += ["onnxruntime", "openvino", "optimum", "optimum-intel"]
+_PACKAGES += ["faiss-cpu", "fastapi", "uvicorn"]
 PARTS = ["encoder", "generator", "vocabulary", "discriminator"]
 PARTS += ["backward", "communication", "update"]
 """Names of the spans that a training step marks in a trace; none lies in another."""
@@ -69,10 +67,7 @@ class Worker:
         return {"tokenising": time.perf_counter() - start}
 
     def profile(self, number: int) -> dict[str, Any]:
-        """Shares of a round's time under torch's profiler: ``kinds``, the largest operators.
-
-        And ``parts`` of a training step of ours, where it has any and no accelerator computes them.
-        """
+        """Shares of a round's time: the largest operators and, on a CPU, parts of our step."""
         import torch
         from torch.profiler import profile
 
