@@ -281,7 +281,7 @@ class BertForCL(BertPreTrainedModel):
     def __init__(self, config, model_args):
         super().__init__(config)
         self.bert, self.temp = BertModel(config, add_pooling_layer=False), model_args.temp
-        self.new = Linear(config.hidden_size, 2)
+        self.sim = Linear(config.hidden_size, 2)
         self.init_weights()
 
     def forward(self, input_ids, attention_mask, **_):
