@@ -22,9 +22,7 @@ from benchmarks.results import Entry, Result, read, write
 from benchmarks.worker import Worker, answer
 from contrasent.errors import ConfigError, DataError
 from contrasent.model.masked_lm import MaskedLm
-from contrasent.reproduce.cells import read_records
-from contrasent.reproduce.outcome import document
-from contrasent.reproduce.verdicts import verdicts
+from contrasent.reproduce import document, read_records, verdicts
 
 MINE = {"contrasent bf16", "contrasent fp32"}
 
