@@ -1,5 +1,7 @@
 """What holds for every objective: a new file under contrasent/objectives is tested at once."""
 
+from abc import abstractmethod
+
 import pytest
 import torch
 from helpers.split_steps import given
@@ -116,7 +118,31 @@ def test_an_objective_of_another_package_is_trained_by_its_name(tiny_bert, tmp_p
     assert "term_pull" in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
+@pytest.mark.parametrize("given", ["a tensor", "a dict", "nothing", "a number", "rows"])
+def test_what_no_step_can_be_made_of_is_said_by_the_name_of_the_objective(
+    given, tiny_bert, tmp_path, monkeypatch
+):
+    def forward(_self, encoded, _batch):
+        loss = encoded.pooled.square().mean(-1)
+        gives = {"a tensor": loss.mean(), "a dict": {"pull": loss.mean()}, "nothing": {}}
+        gives |= {"a number": {"pull": 0.5}, "rows": {"pull": loss}}
+        is_terms = given in ("nothing", "a number", "rows")
+        return objectives.Terms(gives[given]) if is_terms else gives[given]
+
+    monkeypatch.setattr(Pull, "forward", forward)
+    changes = {"objective.name": objectives.name_of(Pull)}
+    with pytest.raises(ConfigError, match=r"test_objectives:Pull: forward has to return Terms"):
+        train(TINY["unsup-simcse"].load(tmp_path, {"bert": tiny_bert}, changes), tmp_path / "run")
+
+
+class Pulled(Pull):
+    @abstractmethod
+    def pull(self): ...
+
+
 def test_what_is_no_objective_is_explained():
+    with pytest.raises(ConfigError, match=r"Pulled is not a subclass .* with its own forward"):
+        objectives.config_of(f"{__name__}:Pulled", {})
     assert objectives.name_of(objectives.objective_class("simcse")) == "simcse"
     with pytest.raises(ConfigError, match="cannot import the objective 'nowhere:Pull': No module"):
         objectives.config_of("nowhere:Pull", {})

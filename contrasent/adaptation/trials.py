@@ -108,7 +108,7 @@ class Search:
         with files.exclusive(folder):
             files.recover_folder(folder)
             exists = (folder / _STATE).is_file()
-            if not (exists and (resume or overwrite)):
+            if not (exists and resume != overwrite):
                 remedy = "go on with it (--resume), replace it (--overwrite), or " * exists
                 files.refuse_existing(folder, f"{remedy}name another --output")
             if not (exists and resume):

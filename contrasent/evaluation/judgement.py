@@ -392,6 +392,7 @@ def _verdict(
     gains = {it: of for it, of in differences.items() if of.interval and of.interval.low > 0}
     others = [it for it in gains if it not in (BM25, fusion)]
     on, on_fusing = (f"on {plural(len(it), 'task')} made of this text" for it in (deciding, fusing))
+    on_fusing += ", one of them keywords" * (len({*fusing} - {*deciding}) > 0)
     by_fusion = f"{better(fused)} {on_fusing}" if fused else ""
     hybrid = f"hybrid search with weight {weight:g}" if fused else ""
     if others:

@@ -70,6 +70,9 @@ PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 """SentEval's L2 grid, used as weight decay."""
 
 
+_CR, _MOST_TIMES = 3775, 16  # sentences
+
+
 @dataclass(frozen=True, slots=True)
 class Preset:
     """How classifiers are trained and judged, and what is fixed about their accuracies."""
@@ -82,6 +85,12 @@ class Preset:
     epoch_size: int  # passes over the training part between two looks at the accuracy
     max_epochs: int = 200  # no round begins after more passes than this
     seed: int = SEED  # of starting weights and permutations; nested folds are always of 1111
+
+    def for_rows(self, rows: int) -> "Preset":
+        """With more passes for few rows: as many steps as for CR, SentEval's smallest task."""
+        times = min(_MOST_TIMES, max(1, round(_CR / rows)))
+        passes = self.epoch_size * times
+        return replace(self, epoch_size=passes, max_epochs=self.max_epochs * times)
 
     def described(self) -> dict[str, str | int]:
         """The classifier as a record tells it."""

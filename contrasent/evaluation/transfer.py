@@ -313,13 +313,16 @@ def score(tasks: Sequence[TransferData], use: EncoderUse, options: Options) -> S
 def _score(task: TransferData, use: EncoderUse, options: Options) -> Scores:
     parts = {name: labelled(task, part, use) for name, part in task.parts.items()}
     device = getattr(use.encoder, "device", "cpu")
-    reached = logistic_regression.cross_validate(parts, task.classes, options.learning, device)
+    learning = options.learning
+    if task.class_names:
+        learning = learning.for_rows(len(next(iter(task.parts.values())).labels))
+    reached = logistic_regression.cross_validate(parts, task.classes, learning, device)
     test = task.parts[task.judged_part("test")]
     ratios = ratios_of(task, reached, test.labels) if "test" in task.splits else {}
     sure = intervals(ratios, options.bootstrap, task.name)
     values = {("dev", "accuracy"): reached.dev, ("test", "accuracy"): reached.test}
     values |= {("test", of): each.value for of, each in ratios.items() if of != "accuracy"}
-    how = options.learning.described()
+    how = learning.described()
     folded = {"dev": "dev" not in task.parts, "test": "all" in task.parts}  # a mean over folds
     records = tuple(
         Score(

@@ -148,14 +148,15 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
     def matrix(rows: Any) -> torch.Tensor:
         is_list = isinstance(rows, list | tuple) and rows and isinstance(rows[0], torch.Tensor)
         tensor = torch.stack([*rows]) if is_list else torch.as_tensor(rows)
-        return tensor.float().view(-1, tensor.shape[-1])
+        return tensor.float().view(*tensor.shape[:-2], -1, tensor.shape[-1])
 
     try:
         left, right = matrix(first), matrix(second)
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"a similarity is of embeddings, not of text: {error}") from error
     left = left.to(right.device)
-    if left.shape[1] != right.shape[1] or (pairwise and len(left) != len(right)):
+    fits = left.ndim == right.ndim == 2 and left.shape[1] == right.shape[1]
+    if not fits or (pairwise and len(left) != len(right)):
         raise ConfigError(f"embeddings {[*left.shape]} and {[*right.shape]} cannot be compared")
     if name == "cosine":
         left, right = (torch.nn.functional.normalize(it, dim=-1) for it in (left, right))

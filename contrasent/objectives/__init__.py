@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from inspect import isabstract
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from contrasent.data.batch import Batch, Need
 from contrasent.data.documents import Spans
 from contrasent.data.examples import Examples
-from contrasent.errors import ConfigError, pick
+from contrasent.errors import ConfigError, pick, shown
 from contrasent.functional import info_nce
 from contrasent.model.backbones.packed_bert import PackedBert
 from contrasent.model.encoder import SentenceEncoder
@@ -252,6 +253,16 @@ class Matryoshka(Objective):
         return terms
 
 
+def require_terms(objective: Objective, terms: object) -> Terms:
+    """What an objective gave, if a step can be made of it; else ConfigError."""
+    tensors = [*terms.values()] if isinstance(terms, Terms) else [terms]
+    are_scalars = all(isinstance(it, Tensor) and it.ndim == 0 for it in tensors)
+    if not (isinstance(terms, Terms) and tensors and are_scalars):
+        rule = "forward has to return Terms, a mapping of names to scalar tensors"
+        raise ConfigError(f"{name_of(type(objective))}: {rule}, not {shown(terms)}")
+    return terms
+
+
 def available() -> list[str]:
     """The objectives of this folder, without importing them."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
@@ -285,9 +296,10 @@ def objective_class(name: str) -> type[Objective]:
     else:
         named = [it for it in values.values() if getattr(it, "__module__", "") == module]
     for it in named:
-        if isinstance(it, type) and issubclass(it, Objective):
+        if isinstance(it, type) and issubclass(it, Objective) and not isabstract(it):
             return it
-    raise ConfigError(f"{name} is not a subclass of contrasent.objectives.Objective")
+    what = "a subclass of contrasent.objectives.Objective with its own forward"
+    raise ConfigError(f"{name} is not {what}")
 
 
 def name_of(objective: type[Objective]) -> str:

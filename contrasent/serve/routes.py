@@ -378,6 +378,7 @@ class IndexRoutes:
         given = body.remove, rows, body.texts, body.ids
         async with self._writing:  # those that wait take no thread from searches
             await asyncio.to_thread(self._newest)
+            before = index.manifest.columns
             try:
                 removed, added = await asyncio.to_thread(
                     index.change, *given, metadata=body.metadata, missing_ok=body.missing_ok
@@ -385,7 +386,10 @@ class IndexRoutes:
             except DataError as error:
                 raise RefusalError(409, str(error)) from error
         self._metrics.put(contrasent_index_texts=len(index))
-        return _json({"removed": removed, "added": added, "texts": len(index)}, read)
+        now = index.manifest.columns.items()
+        retyped = {name: kind for name, kind in now if before.get(name, kind) != kind}
+        facts = {"removed": removed, "added": added, "texts": len(index)}
+        return _json(facts | ({"retyped": retyped} if retyped else {}), read)
 
     async def facts(self) -> Response:
         """Its size, kind, recall and encoder, and a text as an example of a query."""

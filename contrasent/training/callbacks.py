@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -135,8 +136,8 @@ class Selection(Callback):
             with self._variant(encoder, best.start_share):
                 run.save(run.folder.best, kept, best)
         logger.info("step %d: %s%s", best.step, best.summary, " *" if is_best else "")
-        if self._on_evaluation is not None and self._on_evaluation(best) is True:
-            progress.ended = True
+        answer = None if self._on_evaluation is None else self._on_evaluation(best)
+        progress.ended |= isinstance(answer, bool | np.bool_) and bool(answer)
 
     @contextmanager
     def _variant(self, encoder: SentenceEncoder, share: float) -> Iterator[None]:

@@ -22,7 +22,7 @@ from contrasent.functional import alignment, uniformity
 from contrasent.model.backbones.base import evaluating, keep_freed_memory, matrix_precision
 from contrasent.model.encoder import SentenceEncoder
 from contrasent.model.masked_lm import MlmView
-from contrasent.objectives import Objective, Terms
+from contrasent.objectives import Objective, Terms, require_terms
 from contrasent.settings import TrainSettings
 from contrasent.training.embedding import embedding, random_state, set_random_state
 
@@ -263,7 +263,7 @@ def run(
             batch = replace(objective.prepare(batch), origin=loaded.origin)
             with record_function("encoder"):
                 encoded, backward_through_encoder = embed[objective](batch)
-            terms = objective(encoded, batch)
+            terms = require_terms(objective, objective(encoded, batch))
         loss = torch.stack(list(terms.values())).sum()
         with record_function("backward"):
             torch.autograd.backward(loss if processes == 1 else loss / processes)

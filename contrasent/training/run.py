@@ -307,7 +307,7 @@ class Session:
                         on_step(step)
                 updates = self.progress.step
                 if self._is_due(updates):
-                    self.progress.ended = updates == steps
+                    self.progress.ended |= updates == steps
                     due = (callback for callback in self.callbacks if callback.is_due(updates))
                     self._call_each(due, "after_update")
                     self._share_progress()

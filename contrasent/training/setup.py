@@ -136,7 +136,8 @@ def prepare(
             read = _views(recipe, text, objectives[name], encoder.tokenizer, show_progress)
             views[name], loaders[name] = read, Loader(read.source, **order)
         counts = len(read.source.examples), read.source.views
-        logger.info("%s: %d examples of %d sentences; %s", name, *counts, read.left_out)
+        tell = logger.info if ", 0 rows with" in read.left_out else logger.warning
+        tell("%s: %d examples of %d sentences; %s", name, *counts, read.left_out)
     loader = Mixture(loaders, [source.weight for source in sources.values()])
     records = {
         name: {
@@ -146,6 +147,7 @@ def prepare(
             "examples": len(views[name].source.examples),
             **({"held_out": rests[name][0]} if name in rests else {}),
             **({"batches": loader.counts[name]} if len(whole) > 1 else {}),
+            **({} if ", 0 rows with" in (left := views[name].left_out) else {"left_out": left}),
             **views[name].origin,
         }
         for name, text in whole.items()
@@ -195,6 +197,8 @@ def _views(
     limit, taken = recipe.data.max_tokens, objective.views
     if objective.takes_fewer:
         taken = min(taken, text.views)
+    elif taken < text.views:
+        logger.warning("%s has %s; only %d are read", text.source, text.columns, taken)
     if objective.spans is not None:
         return open_spans(objective.spans, text, tokenizer, limit)
     with progress_bar("reading examples", shown=show_progress) as advance:

@@ -100,3 +100,4 @@ def test_what_fails_is_named_and_tried_again(words, monkeypatch, tmp_path):
     assert "failed" not in again.err
     write(tmp_path / "dev.tsv", PAIRS[1:])  # whose scores do not compare with these
     assert "dev.tsv" in refused(*words, *RATES, "--resume")
+    assert "--overwrite" in refused(*words, *RATES, "--resume", "--overwrite")

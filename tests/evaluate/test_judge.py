@@ -127,6 +127,7 @@ def test_bm25_wins_where_texts_share_numbers_that_the_encoder_does_not_know(tmp_
 def test_an_encoder_that_knows_synonyms_gains_by_exact_words_and_a_better_one_is_told(tmp_path):
     judged = judged_by_command(tmp_path, paraphrases(), True)
     assert judged["verdict"] == "hybrid"  # halves decide, and stay; of keywords more are found
+    assert judged["sentence"].endswith("on 2 tasks made of this text, one of them keywords.")
     gained = {it["task"]: it for it in judged["records"] if it["encoder"].endswith(" + BM25")}
     assert gained["halves of text.txt"]["value"] == 1
     assert gained["keywords of text.txt"]["compared"]["difference"] > 0.01

@@ -4,12 +4,15 @@ import gzip
 import json
 import re
 
+import numpy as np
 import pytest
 from helpers.command_line import worked
 from helpers.tables import write, write_retrieval
 
 from contrasent import evaluate
 from contrasent.errors import ConfigError, DataError
+from contrasent.evaluation import preset_named
+from contrasent.evaluation.logistic_regression import LabelledFeatures, cross_validate
 from contrasent.evaluation.retrieval import read_retrieval
 from contrasent.evaluation.sts_data import read_pairs
 from contrasent.evaluation.task_names import TaskName
@@ -167,6 +170,19 @@ def test_a_header_of_unknown_names_is_no_class(tmp_path, heading, columns):
     paths[2].write_text("a,pos\n" + "b,neg\nc,Pos\n" * 3)
     with pytest.raises(DataError, match=r"test.csv:3: no row of .*train.csv has the class 'Pos'"):
         read_labelled(name, columns)
+
+
+def test_few_rows_are_learned_too(tiny_encoder, tmp_path):
+    unit = np.random.default_rng(0).normal(size=(4, 384)).astype(np.float32)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    labels = np.arange(80) % 4
+    preset, features = preset_named(), {"all": LabelledFeatures(unit[labels], labels)}
+    assert cross_validate(features, 4, preset.for_rows(80), "cpu").test == 1
+    assert preset.for_rows(3775) == preset.for_rows(10_662) == preset
+    rows = [(f"{word} {n}", word) for n in range(12) for word in ("cat", "dog")]
+    source = write(tmp_path / "own.csv", names=NAMES, rows=rows)
+    (record, *_) = evaluate(tiny_encoder, tasks=[source])
+    assert record.classifier["epoch_size"] == 16 * preset.epoch_size
 
 
 PAIRS = [("a", "b", 1), ("c", "d", 0), ("e", "f", 1)]

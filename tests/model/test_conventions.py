@@ -215,6 +215,8 @@ def test_similarities_of_other_widths_are_refused(tiny_encoder):
     for call in (tiny_encoder.similarity, tiny_encoder.similarity_pairwise):
         with pytest.raises(ConfigError, match="cannot be compared"):
             call([[1.0, 2.0]], [[1.0, 2.0, 3.0]])
+        with pytest.raises(ConfigError, match="cannot be compared"):
+            call([[[1.0, 2.0]], [[3.0, 4.0]]], [[[1.0, 2.0]], [[3.0, 4.0]]])
         for text in ("a dog", ["a dog"]):
             with pytest.raises(ConfigError, match="is of embeddings, not of text"):
                 call(text, text)

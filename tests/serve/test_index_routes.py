@@ -119,6 +119,9 @@ def test_metadata_is_stored_returned_and_asked_for(server):
     for condition in ("n >", "m = 1", "n = 'x'"):
         assert server.call("/search", asked | {"filter": condition}).status == 422
     assert server.call("/index", added | {"metadata": [{}]}).status == 409
+    with pytest.warns(UserWarning, match="column 'n' holds texts"):  # in the same process
+        odd = server.call("/index", {"texts": ["four cats"], "metadata": [{"n": "none"}]})
+    assert odd.json["retyped"] == {"n": "string"}
 
 
 def test_the_map_has_clusters_and_duplicates_until_the_next_change(server, index, monkeypatch):

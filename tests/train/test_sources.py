@@ -272,6 +272,23 @@ def test_data_in_memory_is_trained_on_and_resumed(name, rows, columns, recipe, t
         train(loaded, tmp_path / "run", data=TEXT[:20], resume=True)
 
 
+@pytest.mark.parametrize(("at", "answer", "steps"), [(0, True, 1), (2, np.True_, 2), (2, 1.0, 4)])
+def test_an_evaluation_ends_a_run_where_true_is_answered(at, answer, steps, recipe, tmp_path):
+    made, settings = [], {"train__max_steps": 4, "evaluation__every": 2}
+    answers = {"on_step": made.append, "on_evaluation": lambda it: it.step == at and answer}
+    result = train(recipe("unsup-simcse", **settings), tmp_path / "run", data=TEXT, **answers)
+    assert len(made) == steps and result.last.is_dir()
+
+
+def test_rows_and_columns_that_are_left_out_are_told(recipe, tmp_path, caplog):
+    rows = [("a", "b", "c"), ("d", "", "e"), ("f", "g", "h")] * 8
+    train(recipe("unsup-simcse", train__max_steps=1), tmp_path / "run", data=rows)
+    warned = " ".join(it.getMessage() for it in caplog.records if it.levelname == "WARNING")
+    assert "only 2 are read" in warned and "8 rows with an empty sentence" in warned
+    kept = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert kept["examples"] == 16 and "8 rows with an empty sentence" in kept["left_out"]
+
+
 def test_strings_are_lines_and_empty_ones_end_documents(tmp_path, monkeypatch):
     monkeypatch.setenv("CONTRASENT_CACHE", str(tmp_path))
     path = keep_rows(["a dog\nruns", "a b", "", "c"])
