@@ -98,6 +98,6 @@ def test_what_fails_is_named_and_tried_again(words, monkeypatch, tmp_path):
     assert "trial 0:" not in again.err
     assert "trial 1: train.learning_rate=1e-3: dev" in again.err
     assert "failed" not in again.err
+    assert "--overwrite" in refused(*words, *RATES, "--resume", "--overwrite")
     write(tmp_path / "dev.tsv", PAIRS[1:])  # whose scores do not compare with these
     assert "dev.tsv" in refused(*words, *RATES, "--resume")
-    assert "--overwrite" in refused(*words, *RATES, "--resume", "--overwrite")
