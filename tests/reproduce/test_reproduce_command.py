@@ -281,7 +281,7 @@ def test_pages_of_results_are_printed_from_their_records(folder):
 def test_differences_of_results_are_told_from_their_records(folder, shared):
     data = ("--data-dir", shared / "data/senteval")
     verdicts = worked("reproduce", "verdicts", "all", "--from-records", folder, *data).out
-    claims = re.compile(r"\| (S[1-7]|S7c|S9|S10|S13|S1[678]|S27|S29|D12|D13) ")
+    claims = re.compile(r"\| (S[1-7]|S7c|S9|S10|S13|S1[678]|S24|S27|S29|D1|D12|D13|A1) ")
     judged = filter(claims.match, verdicts.splitlines())
     page = (DOCS / "results/README.md").read_text(encoding="utf-8")
     differences = re.findall(r": ([-+][0-9.]+(?: ± [0-9.]+)?)", "".join(judged))
