@@ -155,8 +155,7 @@ def similarities(name: str, first: Any, second: Any, *, pairwise: bool = False) 
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"a similarity is of embeddings, not of text: {error}") from error
     left = left.to(right.device)
-    fits = left.ndim == right.ndim == 2 and left.shape[1] == right.shape[1]
-    if not fits or (pairwise and len(left) != len(right)):
+    if left.shape[1:] != right.shape[1:] or left.ndim > 2 or (pairwise and len(left) != len(right)):
         raise ConfigError(f"embeddings {[*left.shape]} and {[*right.shape]} cannot be compared")
     if name == "cosine":
         left, right = (torch.nn.functional.normalize(it, dim=-1) for it in (left, right))
