@@ -37,7 +37,7 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
-LINES, FILES_AT_MOST = 35_649, 143
+LINES, FILES_AT_MOST = 35_650, 143
 MODEL_FILES = ("data/tokenizer.py", "model/backbones/", "model/weights.py", "model/checkpoint.py")
 MAY_IMPORT = {
     "transformers": MODEL_FILES,

@@ -202,6 +202,7 @@ class Views:
 
     source: loader.ViewSource  # gives the sentences of a batch
     left_out: str  # what is not taken from the data, in words, with counts
+    skipped: int = 0  # rows that have an empty sentence
     # what decides the views beside recipe and text, to be kept with a run
     origin: dict[str, Any] = field(default_factory=dict)
 
@@ -261,7 +262,7 @@ def open_views(  # noqa: PLR0913 - what views are made of, by name
     unlabelled = f", {kept.unlabelled} rows without a label left out" if kept.unlabelled else ""
     skipped = f"{kept.skipped} rows with an empty sentence skipped{unlabelled}"
     left_out = f"{kept.cut} sentences cut at {max_tokens} tokens, {skipped}"
-    return Views(replace(source, columns=columns), left_out, origin)
+    return Views(replace(source, columns=columns), left_out, kept.skipped, origin)
 
 
 def _open_source(
@@ -360,4 +361,4 @@ def _drawn(
         return end_to_end([row for view in zip(*rows, strict=True) for row in view])
 
     source = loader.ViewSource(np.arange(len(texts.documents)), views, gather)
-    return Views(source, left_out, {"documents": texts.total})
+    return Views(source, left_out, origin={"documents": texts.total})

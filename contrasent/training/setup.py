@@ -136,7 +136,7 @@ def prepare(
             read = _views(recipe, text, objectives[name], encoder.tokenizer, show_progress)
             views[name], loaders[name] = read, Loader(read.source, **order)
         counts = len(read.source.examples), read.source.views
-        tell = logger.info if ", 0 rows with" in read.left_out else logger.warning
+        tell = logger.warning if read.skipped else logger.info
         tell("%s: %d examples of %d sentences; %s", name, *counts, read.left_out)
     loader = Mixture(loaders, [source.weight for source in sources.values()])
     records = {
@@ -147,7 +147,7 @@ def prepare(
             "examples": len(views[name].source.examples),
             **({"held_out": rests[name][0]} if name in rests else {}),
             **({"batches": loader.counts[name]} if len(whole) > 1 else {}),
-            **({} if ", 0 rows with" in (left := views[name].left_out) else {"left_out": left}),
+            **({"left_out": views[name].left_out} if views[name].skipped else {}),
             **views[name].origin,
         }
         for name, text in whole.items()
