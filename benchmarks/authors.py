@@ -1,7 +1,8 @@
 """The authors' code beside ours: the table ``simcse/authors`` with a number for every pair.
 
 Their models (objective, pooler, heads, padding) are trained here on a row's text, start, steps and
-settings, in a loop as their trainer's; reading, tests and records are of ``contrasent reproduce``.
+settings, in our loop after their trainer's; reading, tests and records are of ``contrasent
+reproduce``, the optimizer is torch's AdamW.
 Wants checkouts of github.com/princeton-nlp/SimCSE and github.com/voidism/DiffCSE.
 """
 
