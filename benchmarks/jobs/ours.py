@@ -62,7 +62,8 @@ class Train:
         training = loop.Training(**how, steps=1_000_000)
         self._progress, batches = loop.Progress(), loader.stream(0, training.steps)
         # One run for all rounds: what it makes in its first steps is not made again.
-        self._run = loop.run(training, batches, self._progress, lambda it: it % self.steps == 0)
+        every = self.steps  # the run does not hold the job, so its thread ends with that
+        self._run = loop.run(training, batches, self._progress, lambda step: step % every == 0)
 
     def round(self, number: int) -> Values:
         """Make the steps of a round, each of a batch that no other step has."""
