@@ -287,10 +287,11 @@ def objective_class(name: str) -> type[Objective]:
     module, _, of_module = name.rpartition(":")
     if not module:
         module = f"{__name__}.{pick('objective', name, available())}"
+    rule = "a subclass of contrasent.objectives.Objective with its own forward"
     try:
-        values = vars(import_module(module))
+        values, problem = vars(import_module(module)), f"{name} is not {rule}"
     except ImportError as error:
-        raise ConfigError(f"cannot import the objective {name!r}: {error}") from error
+        values, problem = {}, f"cannot import the objective {name!r}: {error}"
     if ":" in name:
         named = [values.get(of_module)]
     else:
@@ -298,8 +299,7 @@ def objective_class(name: str) -> type[Objective]:
     for it in named:
         if isinstance(it, type) and issubclass(it, Objective) and not isabstract(it):
             return it
-    what = "a subclass of contrasent.objectives.Objective with its own forward"
-    raise ConfigError(f"{name} is not {what}")
+    raise ConfigError(problem)
 
 
 def name_of(objective: type[Objective]) -> str:
